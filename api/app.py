@@ -82,7 +82,7 @@ def create_app(
     models: LoadedModels | None = None,
 ) -> GatedApp:
     """Build the API on this knowledge base. Without an encoder, a generator or a reader, routes that
-    need one answer 503. `sentences` encodes sentences, by which those that mean what is asked are read first.
+    need one answer 503. `sentences` encodes sentences, so that those with the question's meaning are read first.
 
     The server answers to loopback names, and to the host and the allowed hosts of the settings. It admits the tokens
     of the database, and the one of this process, `local`. `models` are those of a server that loads others while

@@ -209,7 +209,7 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Probl
 
 
 def refusal(error: Exception) -> ASGIResponse:
-    """Give the same response for a request that was refused before routing."""
+    """Give the response with an error's problem document for a request that was refused before routing."""
     problem, headers = problem_of(error)
     body = msgspec.json.encode(problem)
     return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
@@ -300,7 +300,7 @@ _STATUSES_OF_CODES = {"ContextLengthExceeded": 400, "UploadTooLarge": 413, "Need
 
 
 def status_of(error: KBError) -> int:
-    """Give the status of an error by its code or its nearest kind; one of the API itself names its own."""
+    """Give the HTTP status of an error: that of a `Refused`, else by the error's code or its nearest base class."""
     if isinstance(error, Refused):
         return error.status
     kinds = (_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)

@@ -19,7 +19,7 @@ from colmlm.kb.service import KnowledgeBase
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A checkpoint with what encodes by it, and what decodes with it if this server decodes."""
+    """A loaded checkpoint: its encoder, and its generator if this server decodes."""
 
     encoder: Encoder
     generator: Generator | None = None
@@ -35,7 +35,7 @@ LOADED_SECONDS = 60.0  # for which a question waits for the model of a keyset th
 class LoadedModels:
     """The loaded models of a server, by checkpoint. Threads read them while models are added and dropped.
 
-    `refused` tells of checkpoints that should be loaded and are not, each with the reason. `is_kept_up` says that a
+    `refused` gives the reason for each checkpoint that should be loaded and is not. `is_kept_up` says that a
     loader adds the model of a keyset that becomes active.
     """
 
@@ -50,7 +50,7 @@ class LoadedModels:
     def of(
         cls, kb: KnowledgeBase, encoder: Encoder | None, generator: Generator | None = None
     ) -> LoadedModels:
-        """Give the one model of a server that loads no others; none without an encoder."""
+        """Make the models of a server that loads no others: the one of these parts, or none without an encoder."""
         return cls(kb, [] if encoder is None else [LoadedModel(encoder, generator)])
 
     def __contains__(self, checkpoint_id: str) -> bool:
@@ -70,17 +70,17 @@ class LoadedModels:
         return {model.checkpoint.checkpoint_id: model.encoder for model in models}
 
     def model_of_lookups(self) -> LoadedModel | None:
-        """Give the model that lookups are made with, as far as this process has seen; else any.
+        """Give the model of the keyset whose index is open in this process, else any; None if none is loaded.
 
-        It asks nothing, and a lookup raises `KeysetMismatch` where another keyset was activated since.
+        It makes no query. A lookup with the model raises `KeysetMismatch` if another keyset was activated since.
         """
         loaded = self._loaded
         return loaded.get(self._kb.searcher.checkpoint_in_use or "") or next(iter(loaded.values()), None)
 
     def model_of_active_keyset(self) -> LoadedModel | None:
-        """Give the model of the keyset that is active at this moment; where none is active any, and None without any.
+        """Give the active keyset's model; without an active keyset any model, or None if none is loaded.
 
-        It waits for a model that is being loaded. Raises `KeysetMismatch` where the active keyset's is not loaded then.
+        It waits for a model that is being loaded. Raises `KeysetMismatch` if the active keyset's model is missing then.
         """
         try:
             active = self._kb.keysets.active().checkpoint_id
@@ -90,7 +90,7 @@ class LoadedModels:
         return self.model_of_checkpoint(active)
 
     def model_of_checkpoint(self, checkpoint_id: str) -> LoadedModel | None:
-        """Give the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
+        """Give the model of this checkpoint; None if no model is loaded. Raises `KeysetMismatch` if only others are."""
         loaded = self._loaded
         if loaded and checkpoint_id not in loaded:
             raise KeysetMismatch(next(iter(loaded)), checkpoint_id)
@@ -117,6 +117,6 @@ class LoadedModels:
             self._changing.notify_all()
 
     def keep(self, checkpoint_ids: Collection[str]) -> None:
-        """Drop all other models; requests that began with one of them still end with it."""
+        """Drop all models but those of these checkpoints. Requests that began with a dropped one still end with it."""
         with self._changing:
             self._loaded = {key: model for key, model in self._loaded.items() if key in checkpoint_ids}

@@ -80,7 +80,7 @@ class Ports:
         return AnswerCalibrations(self.kb, reader.digest, reader.confidence.threshold)
 
     async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
-        """Find facts of now by key, together with other requests that ask. Raise what `Lookups.find` does."""
+        """Find live facts by key, in one batch with other requests' lookups. Raise what `Lookups.find` does."""
         found = await self.key_lookups.ask(asked)
         if isinstance(found, KBError):
             raise found
@@ -88,14 +88,14 @@ class Ports:
 
     @property
     def lookups(self) -> RankedLookups:
-        """Lookups of now by any ranking; the reader is needed where one reads."""
+        """Lookups of the present state by any ranking. The one by the reader raises `ModelMissing` without a reader."""
         return RankedLookups(
             self.kb, lambda: self.need_answers().reader, lambda: self.need_answers().answering.sentences
         )
 
     @property
     def encoder(self) -> Encoder | None:
-        """The encoder that lookups are made with, as this process saw last (`ask_with_encoder` minds a switch)."""
+        """The encoder of the keyset whose index this process has open, else any; None if no model is loaded."""
         model = self.models.model_of_lookups()
         return model.encoder if model else None
 
@@ -122,7 +122,7 @@ class Ports:
         return encoder
 
     def need_model(self, checkpoint_id: str) -> LoadedModel:
-        """Give the loaded model of this checkpoint. Raise `KeysetMismatch` where others are loaded instead."""
+        """Give the loaded model of this checkpoint. Raise `KeysetMismatch` if only others are loaded."""
         if (model := self.models.model_of_checkpoint(checkpoint_id)) is None:
             raise model_missing("encoder of questions")
         return model
@@ -133,7 +133,7 @@ class Ports:
         return self.answers
 
     def need_decoder(self) -> Generator:
-        """Give the generator of the keyset that is active now. What is begun with it ends with it.
+        """Give the generator of the active keyset. An output that is begun with it also ends with it.
 
         Raise `KeysetMismatch` where that keyset's model is not loaded.
         """

@@ -72,7 +72,7 @@ def id_headers(request: RequestState) -> dict[str, str]:
 
 
 def current() -> RequestState | None:
-    """Give the request that is current here, or None outside of any."""
+    """Give the current request of this context, or None outside of any request."""
     return _asked.get()
 
 

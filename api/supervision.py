@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Post:
-    """Work that one process has to do at any time, and that process."""
+    """Work that one process has to do at any time, with the id of that process (0: none runs) and its start."""
 
     work: Callable[[], None]
     pid: int = 0
@@ -56,7 +56,7 @@ class Supervisor:
         attend: Callable[[], None],
         stop_listening: Callable[[], None],
     ) -> None:
-        """Take `stop_listening` to close this process's sockets, so that a server that ends leaves none open."""
+        """Keep the work. `stop_listening` closes this process's sockets, so that an ended server leaves none open."""
         self.shared, self.serve, self.attend, self.stop_listening = shared, serve, attend, stop_listening
         self._leaving: set[int] = set()
         self._renewing: deque[int] = deque()
@@ -95,7 +95,7 @@ class Supervisor:
                 post.pid, post.since = self._forks.fork(post.work), time.monotonic()
 
     def _renew(self) -> None:
-        """Go on with a restart: starts what takes over next, or lets it take over once it is up."""
+        """Continue a restart of all servers: start the next successor, or let it take over once it is up."""
         if not self._renewing or self._num_stops or self._leaving:
             return
         place = self._renewing[0]
@@ -159,10 +159,10 @@ _log_forking = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Forks:
-    """Make children. They unblock the signals that the parent keeps `blocked`.
+    """Forks child processes, which unblock the signals that the parent keeps `blocked`.
 
-    Each has the reading end of a pipe of which the parent alone has the other, so it notices also a parent that was
-    killed.
+    Each child has the reading end of a pipe whose writing end the parent alone has, so a child also notices a parent
+    that was killed.
     """
 
     blocked: frozenset[signal.Signals]
@@ -172,7 +172,7 @@ class Forks:
     @classmethod
     @contextmanager
     def blocking(cls, *blocked: signal.Signals) -> Iterator[Forks]:
-        """Block these signals in this process while the context lasts, so that they wait to be asked for."""
+        """Block these signals in this process within the context, so that they stay pending until it waits for them."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         reads, writes = os.pipe()
         try:
@@ -228,7 +228,7 @@ _BUCKETS, _NEAR = (
 
 
 class SharedState:
-    """Made before the first fork. Each process uses it from one thread at a time, but for `counted_since`."""
+    """The memory that server processes share, made before the first fork. Each uses it from one thread at a time."""
 
     def __init__(self, num_servers: int, metrics_folder: Path) -> None:
         self.num_servers, self.metrics_folder = num_servers, metrics_folder
@@ -240,11 +240,11 @@ class SharedState:
             self._file = os.dup(file.fileno())  # open as long as the process lives
 
     def tell_up(self, place: int, pid: int) -> None:
-        """Note the process that serves at this place; 0 where there is none."""
+        """Store the id of the process that serves at this place; 0 if none does."""
         _CELL.pack_into(self._memory, _CELL.size * (1 + place), pid)
 
     def process_at(self, place: int) -> int:
-        """Give the process that serves at this place; 0 where there is none."""
+        """Give the id of the process that serves at this place; 0 if none does."""
         pid: int = _CELL.unpack_from(self._memory, _CELL.size * (1 + place))[0]
         return pid
 
@@ -252,7 +252,7 @@ class SharedState:
         return all(self.process_at(place) for place in range(self.num_servers))
 
     def counted_since(self, head: int) -> int:
-        """Give the change since which changes are counted: `head`, where no process was asked before."""
+        """Give the change after which metrics count changes: the `head` of the first call in any process."""
         with self._file_lock():
             if not (since := _CELL.unpack_from(self._memory, 0)[0]):
                 since = head + 1
@@ -260,7 +260,7 @@ class SharedState:
         return int(since) - 1
 
     def permit_taker(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Give a function that takes a token's permit at its rate: it gives 0, or the seconds to wait for one."""
+        """Give a function that takes a permit of a token at its rate. It gives 0, or the seconds until there is one."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._file_lock():

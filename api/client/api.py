@@ -216,7 +216,7 @@ class Resource:
 
 
 def get_verb(path: str, kind: type[T], *given: str) -> Callable[..., T]:
-    """Make a verb that reads a resource; what is not in the path goes into the query."""
+    """Make a verb that reads a resource. Parameters that are not in the path go into the query."""
 
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> T:
         where, query = call(args, kwargs)
@@ -259,7 +259,7 @@ def edit_verb(
     is_edit: bool = True,
     **sent_as: str,
 ) -> Callable[..., Any]:
-    """Make a verb that edits (or asks, where not `is_edit`); what is not in the path goes into the body.
+    """Make a verb that edits (or asks, if not `is_edit`). Parameters that are not in the path go into the body.
 
     Parameters of `here_only` are refused where they are set, and `sent_as` renames a parameter for the body. `to` makes
     the verb's result from the response, which is of the type `kind`.
@@ -311,7 +311,7 @@ class _Call:
         return re.sub(r"{(\w+)}", lambda found: quote_part(said.pop(found[1])), self.path), said
 
     def describe(self, send: Callable[..., T]) -> Callable[..., T]:
-        """Write the signature that a verb has for whoever inspects it."""
+        """Give `send` the verb's signature, as `inspect` reads it, and return `send`."""
         resource = Parameter("self", Parameter.POSITIONAL_ONLY)
         parameters = [resource, *self.parameters]
         if self.shape is not None:

@@ -166,7 +166,7 @@ class Budget:
             self.left = min(self.patience.saved, self.left + self.patience.earned)
 
     def spend(self) -> bool:
-        """Take one retry from the budget and say whether one was left."""
+        """Take one retry from the budget, and tell whether there was one."""
         with self._lock:
             if self.left < 1:
                 return False

@@ -180,7 +180,7 @@ class RemoteFacts(Resource):
         return self._edit(f"/changes/{seq}/undo", {"actor": actor, "reason": reason}, keyed)
 
     def _edit(self, path: str, said: dict[str, Any], keyed: bool, method: str = "POST") -> Edit:
-        """Send an edit after which the server makes the keys that are missing; it cannot be asked not to."""
+        """Send an edit, for which the server always makes missing keys. Raises `NotHeeded` unless `keyed`."""
         refuse(no_key=not keyed)
         return edit_of(self.api.edit(path, EditResult, on_behalf(said), method=method))
 
@@ -334,7 +334,7 @@ class RemoteCorpora(Resource):
         return _addition_report(found, corpus, result)
 
     def _upload_files(self, found: FoundFiles) -> Iterator[str]:
-        """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
+        """Upload the files and yield the ids of the uploads. A file that cannot be opened joins `found.refusals`."""
         from colmlm.kb.corpus.raw.files import opened_file, refuse_unreadable
 
         for file in found.files:
@@ -447,7 +447,7 @@ class RemoteForgetting(Resource):
         )
 
     def _note_cut(self, plan: PlanView) -> None:
-        """Say which lists of a plan the API gives in part."""
+        """Note for the user which lists of a plan the API gives only in part."""
         numbers = (plan.num_equivalents, plan.num_conflicting, plan.previewed, plan.num_survivors)
         for name, number in zip(_LISTS, numbers, strict=True):
             if number > (told := len(getattr(plan, name))):

@@ -32,12 +32,12 @@ ALL_RIGHTS = frozenset(Right)
 
 
 def in_words(error: Exception) -> str:
-    """Give the cause and remedy of an error as the API tells it; what it does not know goes to the log alone."""
+    """Give the cause and remedy of an error as the API does. An unexpected error is described in the log alone."""
     return problem_of(error)[0].detail
 
 
 class AskingNear(Protocol):
-    """Ask a base that has the model loaded already, where there is one, in place of the caller's own."""
+    """Calls `ask` with the client of a base that has the model loaded, if there is one, else with the caller's own."""
 
     def __call__(self, ask: Callable[[Client], T], /) -> T: ...
 
@@ -50,8 +50,8 @@ class Caller:
 
     `explain` puts an error into words for the client.
 
-    `turn` is held while a tool works: what a base of this process shares between its callers, such as a model that is
-    loaded on first use, is not made for two at once.
+    `turn` is held while a tool works, so that two callers never load at once what a base of this process shares, such
+    as a model.
     """
 
     base: Client
@@ -66,7 +66,7 @@ class Caller:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let the caller edit within the block, in turn with others."""
+        """Hold `turn` within the block, and log its edits under the caller's principal, if there is one."""
         with self.turn, acting_as(self.principal) if self.principal else nullcontext():
             yield
 
@@ -95,7 +95,7 @@ class Offer:
 
     @property
     def annotations(self) -> ToolAnnotations:
-        """What clients are told of it. Every tool may be called again: a dry run's code is good for one edit."""
+        """The tool's effects, for clients. Every tool may be called again: a dry run's code is good for one edit."""
         return ToolAnnotations(
             title=self.title,
             read_only_hint=not self.edits,

@@ -287,7 +287,7 @@ class DryRun:
         return hmac.digest(self.caller.secret, asked, "sha256").hex()[:16]
 
     def or_done(self, confirm: str, edit: Callable[[], Edit], **more: Any) -> dict[str, Any]:
-        """Show the edit; where `confirm` is its code, does it. Raise `DryRunNeeded` where it is another."""
+        """Describe the edit if `confirm` is empty, else do it. Raise `DryRunNeeded` if `confirm` is not its code."""
         if not confirm:
             return self._describe_edit(more)
         if not hmac.compare_digest(confirm.encode(), self.code.encode()):
@@ -393,7 +393,7 @@ def add_resources(server: MCPServer, caller_of: CallerOf) -> None:
 
 
 def list_documents(caller: Caller, cursor: str | None) -> dict[str, Any]:
-    """Give a page of the documents as resources, as the protocol has it. The cursor is the last one's id."""
+    """Give a page of the documents as resources of the protocol. The cursor is the id of the page's last document."""
     if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
         raise MCPError(
             INVALID_PARAMS, "The cursor is none of this list. Pass the `nextCursor` of a page, or none."

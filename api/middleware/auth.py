@@ -65,9 +65,9 @@ class Admission:
             raise unknown_host(", ".join(named))
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
-        """Give the request's token, or None for the paths that `is_open` names.
+        """Authenticate a request and give its token; None if it needs none (`is_open`, `is_sign_on`).
 
-        The sign-in checks its token itself.
+        The sign-in checks its token itself. Raises the error that refuses the request.
         """
         if is_open(scope) or (self.sign_on is not None and is_sign_on(scope)):
             return None
@@ -107,7 +107,7 @@ def build_admission(
     local: LocalToken | None = None,
     sign_on: SignOn | None = None,
 ) -> Admission:
-    """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
+    """Make the authentication of requests to these hosts, in any case. IPv6 addresses may have brackets or not."""
     names = frozenset(host.strip("[]").lower() for host in hosts)
     tokens = limiters.make_batcher(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
     return Admission(access, names, limiters, tokens, local, sign_on)
@@ -147,12 +147,12 @@ def bearer_secret(headers: Headers) -> str | None:
 
 
 def session_of(headers: Headers) -> str | None:
-    """Give the session secret in the request's cookie."""
+    """Give the session secret in the request's cookie, or None without one."""
     return cookie_of(headers, COOKIE)
 
 
 def cookie_of(headers: Headers, name: str) -> str | None:
-    """Give the content of the request's cookie of this name."""
+    """Give the content of the request's cookie of this name, or None without one."""
     try:
         found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
@@ -182,11 +182,11 @@ _OPT, _LIMITER, _SCOPED = "right", "limiter", "scoped"
 
 
 class CorpusLimit(StrEnum):
-    """Name what limits a route to the corpora of a scoped token: rows that the database shows, or a filter of facts.
+    """What limits a route to the corpora of a scoped token.
 
-    A filter is that of lookups and answers (`kb.lookup.options`), or there is nothing of any corpus in the response.
-    By targets, the route edits what it names: `routes.parameters.edit_in_scope` first checks that all of it is in the
-    corpora. A route that forgets to call it writes as a role that may only read, which the database refuses.
+    By `rows`, the database shows only rows of these corpora. By a `filter`, lookups and answers find only their facts
+    (`kb.lookup.options`), or the response has nothing of any corpus. By `targets`, `routes.parameters.edit_in_scope`
+    first checks that all that the route edits is in them. Without that call the database refuses the route's writes.
     """
 
     rows = "by rows"
@@ -195,9 +195,9 @@ class CorpusLimit(StrEnum):
 
 
 def needs(right: Right, limiter: Limiter | None = None, scoped: CorpusLimit | None = None) -> dict[str, Any]:
-    """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads.
+    """Give the `opt` of a route or router. Without `limiter`, `limiter_of` chooses that of lookups, edits or reads.
 
-    Without `scoped` the route refuses tokens of some corpora.
+    Without `scoped` the route refuses tokens that are limited to some corpora.
     """
     given = {_OPT: right, _LIMITER: limiter, _SCOPED: scoped}
     return {name: value for name, value in given.items() if value is not None}
@@ -216,7 +216,7 @@ def in_thread(
 
 
 def right_of(handler: BaseRouteHandler) -> Right:
-    """Give the right that this route needs; the highest one where it declares none."""
+    """Give the right that this route needs: `Right.admin` if it declares none."""
     needed: Right = handler.opt.get(_OPT, Right.admin)
     return needed
 
@@ -228,7 +228,7 @@ def is_edit(scope: HTTPScope) -> bool:
 
 
 def limiter_of(scope: HTTPScope) -> Limiter:
-    """Give the limiter of the matched route."""
+    """Give the limiter of the matched route: the declared one, or that of edits, lookups or reads."""
     handler = scope["route_handler"]
     named: Limiter | None = handler.opt.get(_LIMITER)
     if named is not None:
@@ -241,7 +241,7 @@ def limiter_of(scope: HTTPScope) -> Limiter:
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Guard every route: raises `RightMissing` unless the token's role has the right in the route's `opt`.
 
-    Raises `NeedsAllCorpora` where the token is of some corpora, and the route is not `CorpusLimit`.
+    Raises `NeedsAllCorpora` if the token is limited to some corpora, and the route declares no `CorpusLimit`.
     """
     token: TokenRecord | None = connection.scope["user"]
     if token is None:  # one of the open paths, which `Admission.admit` lets pass
@@ -294,5 +294,5 @@ class LocalToken:
         )
 
     def of_secret(self, secret: str) -> TokenRecord | None:
-        """Give the record where this is the token's secret, compared in constant time."""
+        """Give the token's record if this is its secret, else None. The comparison takes constant time."""
         return self._record if hmac.compare_digest(self._digest, digest_of(secret)) else None

@@ -263,7 +263,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # Limits
 
     def _take(self, piece: bytes) -> None:
-        """Parse a piece, then hold what is awaited now to its limits."""
+        """Parse a received piece, then apply the limits to the head or body that is awaited now."""
         stage, was_open, self._num_begun, before = self._stage, self._is_open, 0, self._num_body
         super().data_received(piece)
         if self._is_refused or self.transport.is_closing():
@@ -293,7 +293,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _await(self) -> None:
-        """Begin the time that a head or a period of a body has."""
+        """Start the timer of the head, or of the body's next period, and join the unfinished connections."""
         if self._timer is not None:
             self._timer.cancel()
         self._since = self.loop.time()
@@ -302,7 +302,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.unfinished.add(self)
 
     def _finish(self) -> None:
-        """End the wait: nothing is unfinished here."""
+        """Stop the timer and leave the unfinished connections."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -344,7 +344,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._finish()
 
     def _watch(self, before: int | None = None) -> None:
-        """Break the connection off where nothing of what was written is read for `answer_seconds`."""
+        """Abort the connection if the client reads nothing of an answer for `answer_seconds`."""
         self._stop_watching()
         if self not in self.connections:  # it is lost
             return
@@ -360,7 +360,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._reading = None
 
     def brings_body(self) -> bool:
-        """Say whether a body is awaited that is not answered yet. One that is has nothing to lose."""
+        """Tell whether the connection awaits a body whose request has not been answered in full."""
         return self._stage == "body" and not self._is_refused and not self.cycle.response_complete
 
     def evict(self) -> None:
@@ -372,7 +372,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.unfinished.connections.pop(self, None)
 
     def _refuse(self, status: int, name: str, cause: str) -> None:
-        """Answer where that is possible, and close the connection."""
+        """Answer with a problem document if no answer has begun, and close the connection."""
         if self._is_refused or self.transport.is_closing():
             return
         seconds = self.loop.time() - self._since

@@ -67,8 +67,7 @@ _PARTING = {"connection": "close"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHooks:
-    """Bind what else takes part in every request: it answers refusals, measures and notes requests, and tells of a
-    drain.
+    """The functions around every request, which answer refusals, measure and note requests, and the server's drain.
 
     `find_route` may give a request another path before it is routed.
     """
@@ -93,15 +92,13 @@ class RequestGate:
     around: RequestHooks
 
     def check(self, scope: HTTPScope, headers: Headers) -> ASGIApp | None:
-        """Raise the error that refuses a request whoever asks. Give a response only to a preflight, which reaches no
-        route.
-        """
+        """Raise the error that refuses a request of any caller. Give the response to a CORS preflight, else None."""
         self.admission.check_host(headers)
         self._check_drain(scope)
         return self.cors.preflight(scope["method"], headers)
 
     async def admit(self, scope: HTTPScope, headers: Headers, request: RequestState) -> None:
-        """Set the scope's user to the request's token. Raise the error that refuses it."""
+        """Set the scope's user to the request's token, or to None. Raise the error that refuses the request."""
         token = scope["user"] = await self.admission.admit(scope, headers)
         if token is not None:
             request_context.set_principal(request, token)
@@ -144,9 +141,9 @@ def build_gate(
 
 
 class GatedApp:
-    """ASGI application: the checks of a `RequestGate` around routes that hold nothing of a base.
+    """ASGI application: the checks of a `RequestGate` around routes that hold no knowledge base.
 
-    Requests bring `state` to the routes of `routed`. A request that matches no route is checked, too.
+    Each request brings `state` to the routes of `routed`. A request that matches no route is checked, too.
     """
 
     def __init__(
@@ -247,7 +244,7 @@ DEPRECATED = "@1795392000"  # 2026-11-23, in the form of RFC 9745
 
 
 def rename_path(scope: HTTPScope) -> dict[str, str]:
-    """Give the request the present path, and the response headers that say so; none where the path is present.
+    """Replace a former path of the request by the present one. Give the response headers that say so, if any.
 
     A path is read as the router reads it, for which several slashes are one.
     """
@@ -323,7 +320,7 @@ class Cors:
         return {"vary": "Origin", **(allowed if origin in self.origins else {})}
 
     def preflight(self, method: str, request: Headers) -> ASGIResponse | None:
-        """Give the response to a preflight of an allowed origin, which carries no key; None for any other request."""
+        """Give the response to a preflight of an allowed origin, which carries no token; None for any other request."""
         is_preflight = method == "OPTIONS" and "access-control-request-method" in request
         if not is_preflight or request.get("origin") not in self.origins:
             return None
@@ -414,7 +411,7 @@ _CODECS: dict[str, Callable[[bytes], bytes]] = {"zstd": _zstd, "gzip": _gzip}  #
 
 
 def compress_response(scope: HTTPScope, headers: Headers, send: Send) -> Send:
-    """Wrap `send` to compress the response, where the request allows that."""
+    """Wrap `send` to compress the response to a GET with a bearer token, in an encoding that the client accepts."""
     if scope["method"] != "GET" or not bearer_secret(headers):
         return send
     accepted = _accepted_encodings(headers.get("accept-encoding", ""))
@@ -431,7 +428,7 @@ def _accepted_encodings(header: str) -> set[str]:
 class _Compressed:
     """A `send` that holds the head of a response back until its body tells whether it is in one piece and large.
 
-    What is no text of one piece, such as a stream of events, passes at once.
+    A response of another type, such as a stream of events, passes at once.
     """
 
     def __init__(self, send: Send, codec: str) -> None:
@@ -492,7 +489,7 @@ async def read_messages(receive: Receive, limit: int | None) -> deque[HTTPReceiv
 
 
 def replay_messages(messages: deque[HTTPReceiveMessage], receive: Receive) -> Receive:
-    """Give a `receive` that gives these messages first."""
+    """Give a `receive` that gives these messages first, then those of the given one."""
 
     async def receiving() -> HTTPReceiveMessage:
         return messages.popleft() if messages else await receive()  # type: ignore[return-value]

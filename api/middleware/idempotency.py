@@ -41,7 +41,7 @@ TELLS_SECRET = {
 
 
 class IdempotencyMiddleware:
-    """ASGI middleware that answers a repeated edit with the stored response, by the `access` of the request's state.
+    """ASGI middleware that answers a repeated edit with its first response, stored by the `access` in the state.
 
     It runs after routing and before the guards.
     """
@@ -130,7 +130,7 @@ class _Recorded:
 
 
 def _may_edit(token: Any, scope: HTTPScope) -> bool:
-    """Tell whether the token has the right that the route needs. Without it, nothing is claimed or given back."""
+    """Tell whether the token has the right that the route needs. Without it no key is claimed."""
     return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 

@@ -127,7 +127,7 @@ class _LimiterState:
             self._rested = ended + min(ended - began, LONGEST_REST)
 
     def count(self, token_id: int | None, num: int) -> None:
-        """Count slots that are taken, or given back, for a token."""
+        """Count `num` slots as taken (or, below 0, as given back) for a token."""
         self.num_taken += num
         if self.size.slots_of_one is not None:
             self.num_taken_by[token_id] += num
@@ -281,9 +281,9 @@ class Tuning:
 
 
 class Batcher(Generic[A, T]):
-    """Call `work` with all that was asked for since its last call, up to `most`, one call at a time.
+    """Collects requests while `work` runs, and passes up to `most` of them to its next call, one call at a time.
 
-    `work` gives a result for each, or raises what all of them get. For one event loop.
+    `work` gives a result for each request, or raises an error that all of them get. For one event loop.
     """
 
     def __init__(self, work: Callable[[list[A]], Awaitable[Sequence[T]]], most: int) -> None:
@@ -331,7 +331,7 @@ Take = Callable[
 def take_permit(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:
     """Take one of `permits` that were counted `elapsed` seconds ago and refill evenly up to `per_minute`.
 
-    Give those left, and 0 or the seconds until there is one.
+    Give the permits left, and 0 or the seconds until there is one.
     """
     rate = per_minute / 60
     permits = min(per_minute, permits + elapsed * rate)

@@ -117,7 +117,7 @@ class Provider:
     _asking: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def read_state(self, key_id: str | None = None) -> ProviderState:
-        """Give what the provider says, asked for again where that is old, or lacks this key.
+        """Give the provider's metadata and keys, fetched again if they are old or lack the key `key_id`.
 
         Raises `ProviderUnavailable`.
         """
@@ -146,7 +146,7 @@ class Provider:
         return self._tried is None or self.clock() - self._tried >= pause
 
     def _ask(self) -> None:
-        """Ask for metadata and keys. What fails is noted, and what was known stays."""
+        """Fetch metadata and keys again. On a failure, note the fault and keep the former state."""
         self._tried = self.clock()
         try:
             self._state, self._fault = self.fetch(), None
@@ -155,7 +155,7 @@ class Provider:
             _log.warning("the identity provider cannot be asked: %s", self._fault)
 
     def fetch(self) -> ProviderState:
-        """Ask for the metadata and the keys, and check both. Raises `ProviderUnavailable`."""
+        """Fetch the provider's metadata and keys, and check both. Raises `ProviderUnavailable`."""
         address = f"{self.issuer.removesuffix('/')}/.well-known/openid-configuration"
         metadata = _read_json(address, ProviderMetadata)
         if metadata.issuer != self.issuer:
@@ -172,7 +172,7 @@ class Provider:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give header and claims of a token that the provider signed for this audience, and that is valid now.
 
-        It needs the `required` claims. Raises `IdentityRefused` and `ProviderUnavailable`.
+        The token must have the `required` claims. Raises `IdentityRefused` and `ProviderUnavailable`.
         """
         header, key_id, algorithm = self._read_header(token)
         key = self.read_state(key_id).keys.get((key_id, algorithm))
@@ -237,7 +237,7 @@ _OF_KINDS = {("RSA", None): ("RS256", "PS256"), ("EC", "P-256"): ("ES256",), ("O
 
 
 def _public_keys(keys: tuple[dict[str, Any], ...]) -> dict[tuple[str, str], jwt.PyJWK]:
-    """Give the keys that verify, by id and algorithm. Those for other purposes are left out."""
+    """Give the keys that verify signatures, by id and algorithm. Keys for other purposes are left out."""
     found: dict[tuple[str, str], jwt.PyJWK] = {}
     for key in keys:
         key_id, kind = key.get("kid"), str(key.get("kty"))
@@ -258,8 +258,8 @@ def _public_keys(keys: tuple[dict[str, Any], ...]) -> dict[tuple[str, str], jwt.
 def _require_access_token(header: Mapping[str, Any], claims: Mapping[str, Any]) -> None:
     """Raise `IdentityRefused` where a token is no access token, as far as providers tell them apart.
 
-    The type `at+jwt` does (RFC 9068), and some providers have a claim `typ`. Otherwise an ID token is known by claims
-    that only such a token has.
+    A header `typ` of `at+jwt` marks one (RFC 9068), or a claim `typ` of some providers. Otherwise a token is taken for
+    one unless it has claims that only ID tokens have.
     """
     kind = str(header.get("typ", "JWT")).lower().removeprefix("application/")
     said = str(claims.get("typ", "")).lower()
@@ -271,7 +271,7 @@ def _require_access_token(header: Mapping[str, Any], claims: Mapping[str, Any]) 
 
 @dataclass(frozen=True, slots=True)
 class SignOnAttempt:
-    """A sign-on that a browser has begun, as its cookie tells: which one, and where it leads back to."""
+    """A sign-on that a browser has begun, from its cookie: state, nonce and verifier, and the page to return to."""
 
     state: str
     nonce: str
@@ -300,7 +300,7 @@ class SignOnAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SignOn:
-    """The people of one provider. They are given tokens of this base, with what the settings grant their groups."""
+    """Gives the people of one provider tokens of this base, with what the settings grant to their groups."""
 
     settings: SignOnSettings
     provider: Provider
@@ -330,7 +330,7 @@ class SignOn:
         return replace(token, role=grant.role, corpora=grant.corpora)
 
     def begin(self, server: str, back: str) -> tuple[str, SignOnAttempt]:
-        """Give the provider's address that a browser has to go to, and what its cookie has to hold.
+        """Give the provider's address that a browser has to visit, and the attempt to put into its cookie.
 
         `server` is the address of this server, such as `https://kb.example.org`.
         """
@@ -383,7 +383,7 @@ class SignOn:
         _log.info("the identity provider ended sessions", extra={"sessions": ended})
 
     def _logout_of(self, token: str) -> ProviderLogout:
-        """Give what a checked logout token says."""
+        """Check a logout token, and give the logout that it orders. Raises `IdentityRefused`."""
         client = self.settings.client_id or ""
         header, claims = self.provider.verify_claims(token, client, _REQUIRED_OF_LOGOUT)
         events, subject, session = claims["events"], claims.get("sub"), claims.get("sid")
@@ -421,7 +421,7 @@ class SignOn:
         return _with_query(endpoint, back)
 
     def _trade(self, code: str, returned_to: str, verifier: str) -> _TokenResponse:
-        """Give the tokens for a code."""
+        """Trade an authorization code for the provider's tokens."""
         metadata, settings = self.provider.read_state().metadata, self.settings
         form = {
             "grant_type": "authorization_code",
@@ -440,7 +440,7 @@ class SignOn:
         return _read_json(metadata.token_endpoint, _TokenResponse, form=form, headers=headers)
 
     def _claims_of(self, traded: _TokenResponse, nonce: str) -> dict[str, Any]:
-        """Give the claims of a checked ID token, and where it lacks the groups, those of the user info, too."""
+        """Check the ID token and give its claims, with those of the user info if it lacks the claim of groups."""
         client = self.settings.client_id or ""
         header, claims = self.provider.verify_claims(traded.id_token, client)
         if str(header.get("typ", "JWT")).lower() != "jwt":
@@ -527,13 +527,13 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 def _code_of(error: str) -> str:
-    """Give an error code of the provider, if it is one: anybody may write anything into an address."""
+    """Give the provider's error code if it has the form of one, since anybody may write anything into an address."""
     return error if error.isascii() and error.replace("_", "").isalnum() and len(error) <= 40 else "no code"
 
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Give the authorities that certificates are believed by; SSL_CERT_FILE may name others."""
+    """Give the TLS context with the trusted certificate authorities; SSL_CERT_FILE may name others."""
     return httpx2.create_ssl_context()
 
 
@@ -543,7 +543,7 @@ def _read_json(
     form: Mapping[str, str | None] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> T:
-    """Ask one address, and read its answer as JSON of this kind. No error tells a secret.
+    """Send a request to one address, and decode the answer as JSON of this type. No error contains a secret.
 
     Raises `ProviderUnavailable`, and `IdentityRefused` where the provider refuses a form.
     """

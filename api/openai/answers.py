@@ -177,7 +177,7 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def citations(trace: OutputTrace, base_url: str, *, index: int = 0, shift: int = 0) -> list[Citation]:
-    """Give the spliced facts of an output, whose text begins `shift` characters into the choice."""
+    """Give the citations of an output's spliced facts. The output begins `shift` characters into the choice."""
     return [
         _citation(splice, trace, base_url, index, shift)
         for splice in trace.splices

@@ -135,9 +135,9 @@ def _chunks(
 def _pieces(
     generator: Generator, decoding: GenerationRequest, index: int, base_url: str
 ) -> Iterator[ChatChunkChoice | FinishedOutput]:
-    """Yield the role, the text as it is decoded, why it ended, and the finish reason with the citations.
+    """Yield a choice's chunks: the role, the text as it is decoded, and the finish reason with the citations.
 
-    In place of the text it yields the refusal, where nothing is said.
+    The `FinishedOutput` comes before the last. If the output abstained, a refusal takes the place of the text.
     """
     shift, took = None, FinishedOutput(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in generator.stream(decoding):

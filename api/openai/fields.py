@@ -143,7 +143,7 @@ DECODING = ROUTE | {"opt": needs(Right.read, Limiter.decoding, CorpusLimit.filte
 
 
 def refusal(path: str, error: Exception) -> ASGIResponse:
-    """Give the same response for a request to this path that was refused before routing."""
+    """Give the response for a request that was refused before routing, in the form that the path's clients read."""
     if not speaks_openai(path):
         return errors.refusal(error)
     body, status, headers = openai_problem(error)
@@ -351,12 +351,12 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def refusal_of(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
-    """Say that nothing answers where the output abstained; None where it says something, or was to continue."""
+    """Give the text of a refusal if the request's output abstained; None if it has text, or was to continue."""
     return NO_SURE_ANSWER if decoding.abstains and trace.abstained else None
 
 
 def shift_of(output: str) -> int:
-    """Give the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
+    """Give the shift of offsets from an output to the answer: -1 if the output's first space is left out, else 0."""
     return -1 if output.startswith(" ") else 0
 
 
@@ -366,7 +366,7 @@ DONE = "[DONE]"
 
 
 def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
-    """Give a stream of these chunks, ended by `[DONE]`.
+    """Give a response that streams these chunks as events, ended by `[DONE]`.
 
     An error before the first is raised here, while its status can still be sent.
     """
@@ -374,7 +374,7 @@ def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
 
 
 def named_events(items: Iterator[dict[str, Any]]) -> Response[Any]:
-    """Give a stream of events named by their `type`. An error before the first is raised here."""
+    """Give a response that streams events named by their `type`. An error before the first is raised here."""
     return _event_stream(_encode_events(chain([next(items)], items)))
 
 

@@ -95,7 +95,7 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     user: Text | None = None
 
     def questions(self) -> list[str]:
-        """Raise `Unsupported` for token ids."""
+        """Give the texts to encode. Raise `Unsupported` for token ids."""
         if isinstance(self.input, str):
             return [self.input]
         texts = [one for one in self.input if isinstance(one, str)]

@@ -96,9 +96,9 @@ Told = dict[str, Any]
 
 
 class ResponseEvents:
-    """Tell a response by events: that it begins, its text, its citations, and the whole.
+    """The events of a streamed response: its beginning, its text, its citations, and its end.
 
-    All are of one part of one message, whose ids do not change.
+    All of them concern one part of one message, whose ids do not change.
     """
 
     def __init__(self, response: AnsweredResponse) -> None:
@@ -107,7 +107,7 @@ class ResponseEvents:
         self._is_open = False  # whether the part was begun
 
     def begin(self) -> Iterator[Told]:
-        """Yield the beginning, once."""
+        """Yield the events with which a response begins; none after the first call."""
         if not self._num_told:
             yield self._event("response.created", response=self._response)
             yield self._event("response.in_progress", response=self._response)
@@ -115,13 +115,13 @@ class ResponseEvents:
             yield self._event("response.output_item.added", output_index=0, item=item)
 
     def text(self, piece: str) -> Iterator[Told]:
-        """Yield a piece of the text."""
+        """Yield the event of a piece of text, and before the first piece the event that begins the part."""
         yield from self._open(OutputText(text=""))
         if piece:
             yield self._of_part("response.output_text.delta", delta=piece, logprobs=[])
 
     def end(self, part: OutputPart, response: AnsweredResponse) -> Iterator[Told]:
-        """Yield the citations, the finished part, message and response."""
+        """Yield the events of the citations, and of the finished part, message and response."""
         if isinstance(part, OutputRefusal):
             yield from self._open(OutputRefusal(refusal=""))
             yield self._of_part("response.refusal.delta", delta=part.refusal)

@@ -62,12 +62,12 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
+    """The metrics of one process: a `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
         self, kb: KnowledgeBase, worker: OwnWorker = report_no_worker, shared: SharedState | None = None
     ) -> None:
-        """Take `shared` to count in all its processes together; the other metrics are of this one."""
+        """Register the metrics. With `shared`, counters and histograms are those of all its processes together."""
         self.registry = CollectorRegistry()
         own = self.registry if shared is None else None
         if shared is not None:
@@ -149,7 +149,7 @@ class StandingGauges(Collector):
         worker: OwnWorker = report_no_worker,
         since: Callable[[int], int] | None = None,
     ) -> None:
-        """Take `since` to give the change that is counted from, of the head (None: the head at the first scrape)."""
+        """Let `since` give, for the head, the change after which changes count (None: the head of the first scrape)."""
         self._kb, self._worker, self._since = kb, worker, since
         self._asking = threading.Lock()
         # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are

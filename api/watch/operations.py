@@ -54,7 +54,7 @@ class Operations:
         worker: OwnWorker = report_no_worker,
         shared: SharedState | None = None,
     ) -> Operations:
-        """Make them from the settings. `worker` gives the state of the server's own worker.
+        """Make the parts from a server's settings. `worker` gives the state of the server's own worker.
 
         `shared` is what this process shares with others that serve at the same port.
         """
@@ -194,7 +194,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Readiness:
-    """Check what the server is missing, by names of a fixed list. `models` is empty in a server without one.
+    """Checks which parts the server lacks, by fixed names. `models` is empty in a server without a model.
 
     Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
     `look_seconds`, while other probes wait for its result. `others` tells whether all processes that serve at this port
@@ -214,7 +214,7 @@ class Readiness:
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def missing_parts(self) -> tuple[str, ...]:
-        """Give the names of what is missing; none where the server is ready. A drain is reported at once."""
+        """Give the names of the missing parts; none if the server is ready. A drain is reported without a check."""
         if self.drain.has_begun:
             return ("draining",)
         missing, _ = await self._recent_check()
@@ -234,7 +234,7 @@ class Readiness:
             return self._kept[1:]
 
     def check_degraded_parts(self) -> tuple[str, ...]:
-        """Ask the database what is degraded at this moment, and give its names."""
+        """Give the names of the parts that are degraded now, by a query of the database."""
         try:
             wanting = Jobs(self.kb).lacks_worker(self.worker())
         except SQLAlchemyError:
@@ -242,7 +242,7 @@ class Readiness:
         return (*(("worker",) if wanting else ()), *self._models())
 
     def _own_ailing(self) -> tuple[str, ...]:
-        """Check what is degraded without the database: whether its own worker runs, and its models are there."""
+        """Give the names of degraded parts without a query: the worker of this server, and its models."""
         state = self.worker()
         return (*(("worker",) if state is not None and not state.running else ()), *self._models())
 
@@ -275,10 +275,10 @@ class Readiness:
             return ["database"], []
 
     def _answers(self) -> tuple[list[str], list[str]]:
-        """Check the keyset that answers, and its index.
+        """Give what is missing for lookups, the model or the index, and "active keyset" as degraded if none is active.
 
-        Where none is active yet, the base takes the documents and the keys without which none can be: a server that got
-        no requests until then could not be sent the first.
+        Without an active keyset nothing is missing: a server that got no requests could not be sent the first
+        documents, without which no keyset can become active.
         """
         try:
             active = self.kb.keysets.active()
