@@ -23,7 +23,7 @@ from colmlm.model.lm.past import FEWEST_ROWS, Cache, StaticSteps
 from colmlm.model.text.markup import STANDARD, Span
 from colmlm.model.text.tokens import (
     FactTokenizer,
-    LengthBatch,
+    PaddedBatch,
     WordTokenizer,
     fixed_length,
     length_batches,
@@ -102,7 +102,7 @@ class SpanAnnotator:
                 tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs_T3[at]
         return tagged
 
-    def _log_probs(self, framed: Sequence[list[int]], batch: LengthBatch) -> NDArray[np.float32]:
+    def _log_probs(self, framed: Sequence[list[int]], batch: PaddedBatch) -> NDArray[np.float32]:
         """Compute the log-probabilities of the tags of each token of a batch, [rows, width, 3]."""
         logits_BT3 = self.model(
             input_ids=batch.pad(framed, self.tokenizer.pad, self.device),

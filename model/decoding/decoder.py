@@ -14,13 +14,13 @@ from torch import Tensor
 from colmlm.kb.texts.asked import asked_text
 from colmlm.model.decoding.config import DecodeConfig, DecoderLookupOptions, LookupPort, Prompt
 from colmlm.model.decoding.rows import (
-    Prefixes,
-    Queries,
+    PrefixCache,
+    QueryBuilder,
     QueryEncoder,
     Row,
     SpliceRecord,
-    StateQueries,
-    WordQueries,
+    StateQueryBuilder,
+    WordQueryBuilder,
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, ForwardPass, Piece, StaticRows, block_end
@@ -104,10 +104,10 @@ class Decoder:
         run = self.new_run()
         return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
 
-    def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
+    def new_run(self, prefixes: PrefixCache | None = None, wide_threads: int | None = None) -> DecodingRun:
         """Make a run without rows. The parameters are those of `DecodingRun`."""
         return DecodingRun(
-            self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads, static=self.static
+            self.checkpoint, self.lookup, self._query_builder(), prefixes, wide_threads, static=self.static
         )
 
     def check(self, config: DecodeConfig) -> None:
@@ -126,10 +126,10 @@ class Decoder:
                 f"a model of method {markup.method} asks in words; give the decoder their encoder, or {instead}"
             )
 
-    def _queries(self) -> Queries:
+    def _query_builder(self) -> QueryBuilder:
         if self.query_encoder is None or self.tokenizer.markup.asks is None:
-            return StateQueries(self.checkpoint)
-        return WordQueries(self.tokenizer, self.query_encoder, self.checkpoint.end_tokens)
+            return StateQueryBuilder(self.checkpoint)
+        return WordQueryBuilder(self.tokenizer, self.query_encoder, self.checkpoint.end_tokens)
 
 
 class RowNews:
@@ -186,8 +186,8 @@ class DecodingRun:
         self,
         checkpoint: Checkpoint,
         lookup: LookupPort | None,
-        queries: Queries,
-        prefixes: Prefixes | None = None,
+        query_builder: QueryBuilder,
+        prefixes: PrefixCache | None = None,
         wide_threads: int | None = None,
         *,
         static: bool = False,
@@ -196,7 +196,7 @@ class DecodingRun:
         self.forward: ForwardPass | StaticRows = (
             checkpoint.lm.static_rows(self) if static else checkpoint.lm.inference
         )
-        self.lookup, self.queries, self.prefixes = lookup, queries, prefixes
+        self.lookup, self.query_builder, self.prefixes = lookup, query_builder, prefixes
         self.wide_threads = wide_threads
         self.queue_tokens = QUEUE_TOKENS_STATIC if static else QUEUE_TOKENS_APART
         self.markup = self.tokenizer.markup
@@ -248,9 +248,9 @@ class DecodingRun:
     def step(self) -> None:
         """Feed every row its next tokens; rows whose queue is then empty choose a token or look up."""
         self.num_steps += 1
-        fed, states = self._feed_rows(self._shares())
+        fed, states = self._feed_rows(self._token_shares())
         ready = [row for row in fed if not row.pending]
-        at_once = [row for row in ready if row.opened_at is not None and not self.queries.in_words]
+        at_once = [row for row in ready if row.opened_at is not None and not self.query_builder.in_words]
         sampling = [row for row in ready if row not in at_once]
         asking = list(at_once)
         if sampling:
@@ -260,16 +260,16 @@ class DecodingRun:
             self._look_up(alike, [states[row] for row in alike if row in at_once])
         for row in fed:
             self._check_context(row)
-        self._part()
+        self._remove_finished()
 
-    def _part(self) -> None:
+    def _remove_finished(self) -> None:
         """Remove finished rows from the run, and cut the outputs of those that abstain."""
         for row in self.live:
             if row.finish is not None and row.config.abstains:
-                row.keep_cited()
+                row.cut_after_last_hit()
         self.live = [row for row in self.live if row.finish is None]
 
-    def _shares(self) -> list[tuple[Row, int]]:
+    def _token_shares(self) -> list[tuple[Row, int]]:
         """Give the rows that this step feeds, each with its number of tokens. Long queues take turns."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
         left = self.queue_tokens[not any(row.sampled or row.splices for row in self.live)]
@@ -308,8 +308,8 @@ class DecodingRun:
         """Sample and record each row's next token; give the rows whose query in words is now complete."""
         logits_of = dict(zip(rows, logits_NV, strict=True))
         asking = []
-        for alike in _group_rows(rows, lambda row: row.drawn_by):
-            penalty, temperature, top_p = alike[0].drawn_by
+        for alike in _group_rows(rows, lambda row: row.sampling_group):
+            penalty, temperature, top_p = alike[0].sampling_group
             tokens = sample_tokens(
                 self._adjust_logits(alike, torch.stack([logits_of[row] for row in alike]), penalty),
                 temperature=temperature,
@@ -317,17 +317,17 @@ class DecodingRun:
                 generators=[row.generator for row in alike],
             )
             for row, token in zip(alike, tokens, strict=True):
-                asking += [row] * self._chose(row, token, logits_of[row])
+                asking += [row] * self._take_token(row, token, logits_of[row])
         return asking
 
-    def _chose(self, row: Row, token: int, logits_V: Tensor) -> bool:
+    def _take_token(self, row: Row, token: int, logits_V: Tensor) -> bool:
         """Take a row's next token; tell whether it completes a query in words."""
         if row.opened_at is not None:
-            return self.queries.write(row, token)
+            return self.query_builder.take_query_token(row, token)
         if token == self.opens:
             row.open(token, logits_V)
         else:
-            self._say(row, token)
+            self._add_token(row, token)
         return False
 
     def _adjust_logits(self, rows: Sequence[Row], logits_NV: Tensor, penalty: float) -> Tensor:
@@ -356,7 +356,7 @@ class DecodingRun:
         for token in banned:
             yield number, token, -math.inf
 
-    def _say(self, row: Row, token: int) -> None:
+    def _add_token(self, row: Row, token: int) -> None:
         if token in self.ends:
             row.sampled.append(token)
             row.finish = "end"
@@ -371,19 +371,19 @@ class DecodingRun:
         """Look up for rows with equal lookup options, in one batch. Rows without a match sample from the logits
         before the lookup, or end if they abstain.
         """
-        asked = [row for row in rows if row.words or not self.queries.in_words]
-        unasked = [row for row in rows if self.queries.in_words and not row.words]
+        asked = [row for row in rows if row.words or not self.query_builder.in_words]
+        unasked = [row for row in rows if self.query_builder.in_words and not row.words]
         missed = [(row, self._miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
         if asked:
             states_ND = torch.stack(list(states)) if states else torch.empty(0, device=self.unseen_V.device)
             try:
-                missed += self._splice_hits(asked, self.queries.vectors(asked, states_ND))
+                missed += self._splice_hits(asked, self.query_builder.query_vectors(asked, states_ND))
             except Exception as error:  # noqa: BLE001 - handed to those who asked; the others go on
                 for row in asked:
                     row.failure, row.finish = error, "error"
-        self._go_on(missed)
+        self._continue_after_misses(missed)
 
-    def _go_on(self, missed: Sequence[tuple[Row, Tensor]]) -> None:
+    def _continue_after_misses(self, missed: Sequence[tuple[Row, Tensor]]) -> None:
         for row, _ in missed:
             if row.config.abstains:
                 row.finish = "miss"
@@ -398,7 +398,7 @@ class DecodingRun:
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)
         results = self.lookup.find(
-            queries_ND, checkpoint_id=self.queries.checkpoint_id, **self._lookup_options(rows)
+            queries_ND, checkpoint_id=self.query_builder.checkpoint_id, **self._lookup_options(rows)
         )
         missed = []
         for row, query_D, found in zip(rows, queries_ND, results, strict=True):
@@ -426,7 +426,7 @@ class DecodingRun:
         if not asked:
             return queries_ND
         mixed_ND = np.array(queries_ND)
-        mixed_ND[[n for n, _ in asked]] = self.queries.encode_questions([question for _, question in asked])
+        mixed_ND[[n for n, _ in asked]] = self.query_builder.encode_questions([text for _, text in asked])
         return mixed_ND
 
     def _text_of(self, row: Row) -> str:

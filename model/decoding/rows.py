@@ -108,7 +108,7 @@ class Row:
         return None if answered or self.config.ranking != "reader" else question_in(self.prompt)
 
     @property
-    def drawn_by(self) -> tuple[float, float, float]:
+    def sampling_group(self) -> tuple[float, float, float]:
         """Give the sampling settings of this row; rows with equal ones are sampled together."""
         return self.config.repetition_penalty, self.config.temperature, self.config.top_p
 
@@ -175,7 +175,7 @@ class Row:
             self._keep_splices(len(self.text))
         return bool(cuts)
 
-    def keep_cited(self) -> None:
+    def cut_after_last_hit(self) -> None:
         """Cut the output behind its last hit, or to nothing without a hit. Lookups without a match stay recorded."""
         end = max((s.output_end for s in self.splices if s.outcome == "hit"), default=0)
         self.text, self.tail = self.text[:end], []
@@ -233,7 +233,7 @@ class QueryEncoder(Protocol):
         ...
 
 
-class Queries(Protocol):
+class QueryBuilder(Protocol):
     """The maker of a method's queries.
 
     `in_words` says whether the model writes a query first; `checkpoint_id` names the checkpoint whose keys are
@@ -245,11 +245,11 @@ class Queries(Protocol):
     @property
     def checkpoint_id(self) -> str: ...
 
-    def write(self, row: Row, token: int) -> bool:
+    def take_query_token(self, row: Row, token: int) -> bool:
         """Take the next token of a row's query in words, and tell whether it ended the query."""
         ...
 
-    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+    def query_vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
         """Give the queries of these rows as [n, dim] unit rows; `states_ND` are those at each row's last token."""
         ...
 
@@ -259,7 +259,7 @@ class Queries(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StateQueries:
+class StateQueryBuilder:
     """Use the state at the opening token as the query."""
 
     checkpoint: Checkpoint
@@ -269,10 +269,10 @@ class StateQueries:
     def checkpoint_id(self) -> str:
         return self.checkpoint.checkpoint_id
 
-    def write(self, row: Row, token: int) -> bool:
+    def take_query_token(self, row: Row, token: int) -> bool:
         raise AssertionError("nothing is written where the state is the query")
 
-    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+    def query_vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
         return unit(states_ND).cpu().numpy()
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
@@ -280,7 +280,7 @@ class StateQueries:
 
 
 @dataclass(frozen=True, slots=True)
-class WordQueries:
+class WordQueryBuilder:
     """Let the model write the query, up to the token that ends it; `ends` are the tokens that end a text.
 
     A query without an end (the text ends first, or the query grows too long) or without a word leaves the row's `words`
@@ -296,7 +296,7 @@ class WordQueries:
     def checkpoint_id(self) -> str:
         return self.encoder.checkpoint_id
 
-    def write(self, row: Row, token: int) -> bool:
+    def take_query_token(self, row: Row, token: int) -> bool:
         if token == self.tokenizer.id_of(self.tokenizer.markup.asks):
             row.words = self.tokenizer.query_in_words(row.query).strip()
             return True
@@ -304,7 +304,7 @@ class WordQueries:
         row.pending = [token]
         return token in self.ends or len(row.query) >= MAX_QUERY_TOKENS
 
-    def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
+    def query_vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
         return self.encode_questions([row.words for row in rows])
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
@@ -321,7 +321,7 @@ class WordQueries:
 MIB = 1 << 20
 
 
-class Prefixes:
+class PrefixCache:
     """A cache of prompts' keys and values in blocks. Beyond `most_bytes` the least recently used blocks are dropped."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -331,7 +331,7 @@ class Prefixes:
     def recall(self, ids: Sequence[int], past: Past | RowPast) -> int:
         """Copy the keys and values of the longest cached prefix of `ids` into the past. Give its number of tokens."""
         known = []
-        for name in _names(ids):
+        for name in _block_digests(ids):
             if (block := self._blocks.get(name)) is None:
                 break
             self._blocks.move_to_end(name)
@@ -343,7 +343,7 @@ class Prefixes:
 
     def keep(self, ids: Sequence[int], past: Past | RowPast) -> None:
         """Cache the whole blocks of these tokens, whose keys and values the past has from its start."""
-        for at, name in enumerate(_names(ids)):
+        for at, name in enumerate(_block_digests(ids)):
             if name not in self._blocks:
                 block = past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone()
                 self._blocks[name] = block
@@ -352,7 +352,7 @@ class Prefixes:
             self.num_bytes -= self._blocks.popitem(last=False)[1].nbytes
 
 
-def _names(ids: Sequence[int]) -> Iterator[bytes]:
+def _block_digests(ids: Sequence[int]) -> Iterator[bytes]:
     """Yield a digest for each whole block: that of all tokens up to its end."""
     seen = hashlib.sha256()
     for end in range(BLOCK, len(ids) + 1, BLOCK):

@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 
 from colmlm.model.decoding.config import DecodeConfig, Prompt
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder, DecodingRun, OnStep, RowNews, output_of
-from colmlm.model.decoding.rows import MIB, Prefixes, SpliceRecord
+from colmlm.model.decoding.rows import MIB, PrefixCache, SpliceRecord
 
 Refusal = Callable[[int, int], Exception]  # from how many wait, and the seconds after which to come again
 CHECK_SECONDS = 0.05  # how often a thread that waits asks whether its client is still there
@@ -64,9 +64,9 @@ class DecoderTogether:
     ) -> None:
         self.decoder, self.room = decoder, room or Room()
         self.asker, self.refusal = asker, refusal
-        self.prefixes = Prefixes(self.room.prefix_mb * MIB)
+        self.prefixes = PrefixCache(self.room.prefix_mb * MIB)
         self.run = self._new_run()
-        self.queue, self._live = Queue(), list[Ticket]()
+        self.queue, self._live = TicketQueue(), list[Ticket]()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pace = Pace()
@@ -84,7 +84,7 @@ class DecoderTogether:
         try:
             return [output for ticket in tickets for output in self._outputs(ticket, on_step)]
         finally:
-            self._let_go(tickets)
+            self._mark_as_left(tickets)
 
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
@@ -94,7 +94,7 @@ class DecoderTogether:
         try:
             yield from self._news(tickets[0], on_step)
         finally:
-            self._let_go(tickets)
+            self._mark_as_left(tickets)
 
     def _outputs(self, ticket: Ticket, on_step: OnStep) -> Iterator[DecodedOutput]:
         return (news for news in self._news(ticket, on_step) if isinstance(news, DecodedOutput))
@@ -135,7 +135,7 @@ class DecoderTogether:
     def _tokens(self, prompt: Prompt, config: DecodeConfig) -> int:
         return len(self.decoder.tokenizer.prompt(prompt)) + config.max_tokens
 
-    def _let_go(self, tickets: Sequence[Ticket]) -> None:
+    def _mark_as_left(self, tickets: Sequence[Ticket]) -> None:
         """Mark these tickets as left, so that the decoding thread drops them."""
         for ticket in tickets:
             ticket.has_left = True
@@ -145,11 +145,11 @@ class DecoderTogether:
         over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
         crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
         if crowded_out is None:
-            raise self._busy(tickets[0])
+            raise self._make_refusal(tickets[0])
         for ticket in crowded_out:
-            ticket.told.put(self._busy(ticket))
+            ticket.told.put(self._make_refusal(ticket))
 
-    def _busy(self, ticket: Ticket) -> Exception:
+    def _make_refusal(self, ticket: Ticket) -> Exception:
         """Make the error that refuses a ticket, with the seconds until the tickets before it will have begun.
 
         These are at most `Room.seconds`, since no ticket waits for longer.
@@ -200,7 +200,7 @@ class DecoderTogether:
         late = self.queue.drop(lambda ticket: ticket.until < now)
         self._live += late  # until they are told, so that none is left waiting where that fails
         for ticket in late:
-            ticket.told.put(self._busy(ticket))
+            ticket.told.put(self._make_refusal(ticket))
         self._live = [ticket for ticket in self._live if ticket not in late]
         return joining
 
@@ -269,7 +269,7 @@ class Ticket:
         return True
 
 
-class Queue:
+class TicketQueue:
     """The waiting tickets, which are taken from their askers in turn."""
 
     def __init__(self) -> None:

@@ -63,10 +63,10 @@ def resolve_base(name: str, cache: Path) -> Path:
     """Give the directory of a base model, which is named by path, hub id or wheel. Raises `BaseNotFound`."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
-        return _whole(name, local)
+        return _require_files(name, local)
     if name.count("/") == 1 and not local.exists():
         try:
-            return _whole(name, _from_hub(name))
+            return _require_files(name, _from_hub(name))
         except (
             HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError,
         ) as error:  # fmt: skip
@@ -102,7 +102,7 @@ def weights_digest(directory: Path) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _whole(name: str, directory: Path) -> Path:
+def _require_files(name: str, directory: Path) -> Path:
     wanted = [*(directory / file for file in _FILES if file != WEIGHTS), *weight_files(directory)]
     if missing := [file.name for file in wanted if not file.is_file()]:
         raise BaseNotFound(
@@ -243,7 +243,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
         bare = with_token_rows(model_at(source, torch.float32), tokenizer)
         model = with_adapter_from(bare, path).merge_and_unload()
         digest = f"{weights_digest(source)}:{file_digest(path / ADAPTER)}:{_scaling(path)}"
-    return _ready(config, model, tokenizer, digest, path, precision)
+    return _make_checkpoint(config, model, tokenizer, digest, path, precision)
 
 
 def weights_bytes(path: Path, cache: Path) -> int:
@@ -271,7 +271,7 @@ def base_checkpoint(
         dim=model.config.hidden_size,
         method=markup.method,
     )
-    return _ready(config, model, tokenizer, weights_digest(directory), None, precision)
+    return _make_checkpoint(config, model, tokenizer, weights_digest(directory), None, precision)
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
@@ -287,7 +287,7 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
     config = CheckpointConfig(  # it is over nothing of ours, and its licence is not known
         name=path.name, kind="full", base=path.name, dim=model.config.hidden_size, space_inside=False
     )
-    return _ready(config, model, tokenizer, weights_digest(path), path, precision)
+    return _make_checkpoint(config, model, tokenizer, weights_digest(path), path, precision)
 
 
 def with_token_rows(model: Any, tokenizer: FactTokenizer) -> Any:
@@ -369,7 +369,7 @@ def tokenizer_at(directory: Path, config: CheckpointConfig) -> FactTokenizer:
     )
 
 
-def _ready(
+def _make_checkpoint(
     config: CheckpointConfig,
     model: Any,
     tokenizer: FactTokenizer,

@@ -218,14 +218,14 @@ class Llama:
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
-            self._turn(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), layer, cos, sin)
+            self._rotate_qk(qkv[..., : self.rotated].unflatten(-1, (-1, self.head_dim)), layer, cos, sin)
             x = x + layer.out(attend(number, qkv))
             inner = _rms_norm(x, layer.mlp_norm_D, self.eps)
             gate, up = layer.gate_up(inner).chunk(2, dim=-1)
             x = x + layer.down(self.activation(gate).mul_(up))
         return _rms_norm(x, self.norm_D, self.eps)
 
-    def _turn(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
+    def _rotate_qk(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
         """Normalise and rotate the heads of q and k, [..., heads, head_dim], in place, if the layer does either."""
         if layer.head_norms is not None:
             heads.copy_(_scale_rows(heads, self.eps))

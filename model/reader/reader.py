@@ -26,7 +26,7 @@ from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import trim_span
 from colmlm.model.lm.language_model import FAMILIES
 from colmlm.model.text.markup import Span
-from colmlm.model.text.tokens import LengthBatch, Words, WordTokenizer, length_batches, send
+from colmlm.model.text.tokens import PaddedBatch, Words, WordTokenizer, length_batches, send
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class ExtractiveReader:
             for question, window in pairs
         ]
         readings: dict[int, PassageReading] = {}
-        for batch, logits_BT2 in _one_ahead(self._scores(sequences)):
+        for batch, logits_BT2 in _fetch_ahead(self._scores(sequences)):
             scores_BT2 = logits_BT2.cpu().numpy()
             for number, scores_T2 in zip(batch.numbers, scores_BT2, strict=False):
                 text, sequence = pairs[number][1].text, sequences[number]
@@ -174,7 +174,7 @@ class ExtractiveReader:
         in_order = (readings[number] for number in range(len(pairs)))
         return [list(islice(in_order, len(windows))) for _, windows in asked]
 
-    def _scores(self, sequences: Sequence[JoinedText]) -> Iterator[tuple[LengthBatch, Tensor]]:
+    def _scores(self, sequences: Sequence[JoinedText]) -> Iterator[tuple[PaddedBatch, Tensor]]:
         """Yield batches with the logits of their starts and ends, [rows, width, 2], on the device."""
         lengths = [len(sequence.ids) for sequence in sequences]
         longest = max([self.model.config.max_position_embeddings - _NO_POSITIONS, *lengths])
@@ -186,7 +186,7 @@ class ExtractiveReader:
             yield batch, reader_logits(self.model, padded, self.device)
 
 
-def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+def _fetch_ahead(items: Iterator[T]) -> Iterator[T]:
     """Yield each item after fetching the next one, so that the device computes ahead of the host."""
     for before, _ in pairwise(chain(items, [None])):
         assert before is not None

@@ -141,7 +141,7 @@ class ReaderExamples:
         """Give a question with a window, of its document or a similar one, without its answer; None if all have it."""
         one = self.asked[number]
         own = [(one.document, window) for window in self._windows[one.document]]
-        near = own if rng.random() < self.config.neighbours else self._others(number)
+        near = own if rng.random() < self.config.neighbours else self._neighbour_windows(number)
         assert one.answer is not None
         answer = self.documents[one.document].text[slice(*one.answer)]
         for chosen, (start, end) in rng.sample(near, len(near)):
@@ -151,7 +151,7 @@ class ReaderExamples:
                 return ReaderExample(one.question, "question", document.title or "", text, None)
         return None
 
-    def _others(self, number: int) -> list[tuple[int, Span]]:
+    def _neighbour_windows(self, number: int) -> list[tuple[int, Span]]:
         """Give the windows of other documents that are nearest to a question, as pairs of document and span."""
         if self._nearest is None:
             titled = [
@@ -243,7 +243,7 @@ def reading_examples(
     """Yield the examples as tokens, without those whose answer has no word, or does not fit `longest` tokens."""
     for example in examples:
         text = tokenizer.encode(example.text)
-        place = _place(text, example.answer, longest)
+        place = _answer_indices(text, example.answer, longest)
         if place is None:
             continue
         cut, answer = place
@@ -257,7 +257,7 @@ def reading_examples(
         yield ReadingExample(sequence.ids, sequence.second, sequence.text, start, end)
 
 
-def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
+def _answer_indices(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
     """Give the indices of the first token to read, and of the answer's first and last; None if it does not fit."""
     if answer is None:
         return 0, None
@@ -478,15 +478,15 @@ def train_with_curve(
         seen = metrics.step * batch
         at_end = metrics.step == task.num_steps or metrics.done >= 1.0
         if held_out and (at_end or seen // every > (seen - batch) // every):
-            _add(path, seen, task, held_out)
+            _add_curve_row(path, seen, task, held_out)
         yield metrics
 
 
-def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
+def _add_curve_row(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
     """Measure the reader and add a line to the curve. Lines of later steps, lost in an interruption, are removed."""
     with task.reader() as reader:
         measured = measure_reader(reader, held_out)
-    rows = [row for row in _rows(path) if int(row["examples"]) < seen]
+    rows = [row for row in _read_curve(path) if int(row["examples"]) < seen]
     figures = (seen, measured.answered.exact, measured.answered.f1, measured.none_auc)
     rows.append(dict(zip(_COLUMNS, map(str, figures), strict=True)))
     with path.open("w", newline="") as target:
@@ -495,7 +495,7 @@ def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExamp
         writer.writerows(rows)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_curve(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     with path.open(newline="") as source:

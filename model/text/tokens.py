@@ -71,8 +71,8 @@ class FactTokenizer:
         self.added = [self.id_of(token) for token in markup.tokens]
         named = tokenizer.get_added_tokens_decoder()
         self.special = frozenset(i for i, token in named.items() if token.special)
-        self.end_of_text = self._one_of(ENDS, tokenizer.token_to_id(END_OF_TEXT))
-        self.begin = self._one_of(BEGINS, self.end_of_text)
+        self.end_of_text = self._first_special(ENDS, tokenizer.token_to_id(END_OF_TEXT))
+        self.begin = self._first_special(BEGINS, self.end_of_text)
         self._check_spaces()
         self.alphabet = alphabet_of(tokenizer)
         self.unsayable = [
@@ -199,9 +199,9 @@ class FactTokenizer:
         pieces = self._cut(lead, text, facts)
         return self._join(pieces, map(self.encode, pieces.texts()), close=close)
 
-    def _cut(self, lead: str, text: str, facts: Sequence[FactSpan]) -> _Pieces:
+    def _cut(self, lead: str, text: str, facts: Sequence[FactSpan]) -> _CutText:
         """Cut `lead` and `text` at the spans of those facts that become lookups."""
-        pieces, at = _Pieces([], ""), 0
+        pieces, at = _CutText([], ""), 0
         for span in facts if self.markup.opens else ():
             if self.markup.asks and not span.question:
                 continue
@@ -214,7 +214,7 @@ class FactTokenizer:
         pieces.tail = lead + text[at:]
         return pieces
 
-    def _join(self, pieces: _Pieces, encoded: Iterator[list[int]], *, close: bool) -> EncodedText:
+    def _join(self, pieces: _CutText, encoded: Iterator[list[int]], *, close: bool) -> EncodedText:
         """Join a cut text to one sequence. `encoded` yields the ids of its pieces in the order of `_CutText.texts`."""
         ids, masked, positions = [self.begin], [False], []
         opens, closes = (self.fact, self.fact_end) if pieces.lookups else (0, 0)
@@ -240,7 +240,7 @@ class FactTokenizer:
             )
         return int(token_id)
 
-    def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
+    def _first_special(self, names: Sequence[str], otherwise: int | None) -> int:
         """Give the id of the first name that is a special token, else `otherwise`. Raises `TokenizerUnfit` for None."""
         found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
         token = next(found, otherwise)
@@ -277,7 +277,7 @@ class FactTokenizer:
 
 
 @dataclass(slots=True)
-class _Pieces:
+class _CutText:
     """A text cut at its lookups: the text before each, its value and its query's parts, and the text after the last."""
 
     lookups: list[tuple[str, str, list[str]]]
@@ -367,7 +367,7 @@ def fixed_length(length: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthBatch:
+class PaddedBatch:
     """A batch for one forward pass: the indices of its sequences, and the shape that they are padded to."""
 
     numbers: list[int]
@@ -397,7 +397,7 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def length_batches(
     lengths: Sequence[int], *, device: torch.device, max_tokens: int | None = None, longest: int | None = None
-) -> list[LengthBatch]:
+) -> list[PaddedBatch]:
     """Group sequences of these lengths to batches, longest first, of at most `max_tokens` tokens with their padding.
 
     On an accelerator the shapes are few: a width is a `fixed_length`, at most `longest`. A batch has the rows that
@@ -406,7 +406,7 @@ def length_batches(
     budget = max_tokens or tokens_at_once(device)
     if device.type == "cpu":
         groups = length_groups(lengths, max_tokens=budget)
-        return [LengthBatch(group, len(group), lengths[group[0]]) for group in groups]
+        return [PaddedBatch(group, len(group), lengths[group[0]]) for group in groups]
     by_width: dict[int, list[int]] = {}
     for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
         width = fixed_length(lengths[number])
@@ -416,7 +416,7 @@ def length_batches(
         most = max(1, budget // width)
         for at in range(0, len(numbers), most):
             some = numbers[at : at + most]
-            batches.append(LengthBatch(some, min(most, 1 << (len(some) - 1).bit_length()), width))
+            batches.append(PaddedBatch(some, min(most, 1 << (len(some) - 1).bit_length()), width))
     return batches
 
 

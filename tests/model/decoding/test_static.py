@@ -12,7 +12,7 @@ import torch
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.decoding.rows import MIB, Prefixes
+from colmlm.model.decoding.rows import MIB, PrefixCache
 from colmlm.model.decoding.together import DecoderTogether, Room
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint
 from colmlm.model.lm.past import StaticRows, StaticSteps
@@ -56,7 +56,7 @@ def test_rows_that_join_and_leave_disturb_nobody(eager: Checkpoint):
 
 
 def test_a_row_is_free_again_once_nobody_holds_it(eager: Checkpoint):
-    run = Decoder(eager, None, static=True).new_run(Prefixes(MIB))
+    run = Decoder(eager, None, static=True).new_run(PrefixCache(MIB))
     config = replace(CONFIG, mode="off", max_tokens=4, min_tokens=4)
     for _ in range(3):
         rows = [run.join(prompt, config, 0) for prompt in PROMPTS]

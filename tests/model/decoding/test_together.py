@@ -16,7 +16,7 @@ import torch
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
-from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Pace, Queue, Room, Ticket
+from colmlm.model.decoding.together import DecoderFull, DecoderTogether, Pace, Room, Ticket, TicketQueue
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.model.lookups import FakeLookup, Result, by_direction
 from tests.tiny import tiny_checkpoint
@@ -190,8 +190,8 @@ def ticket(asker: str, prompt: str, max_tokens: int = 20) -> Ticket:
     return Ticket(asker, prompt, config, 0, 1, streams=False, until=0.0)
 
 
-def queue_of(**waiting: int) -> Queue:
-    queue = Queue()
+def queue_of(**waiting: int) -> TicketQueue:
+    queue = TicketQueue()
     for asker, count in waiting.items():
         for n in range(count):
             queue.put(ticket(asker, f"{asker} {n}"))

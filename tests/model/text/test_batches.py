@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.text.tokens import LengthBatch, length_batches, length_groups
+from colmlm.model.text.tokens import PaddedBatch, length_batches, length_groups
 
 
 @given(
@@ -58,7 +58,7 @@ def test_on_an_accelerator_shapes_are_few_and_every_sequence_is_in_one_batch(
 
 def test_a_batch_is_padded_to_its_shape():
     sequences = [[7, 8, 9], [5], [6, 6]]
-    batch = LengthBatch([0, 2], rows=4, width=5)
+    batch = PaddedBatch([0, 2], rows=4, width=5)
     host = torch.device("cpu")
     assert batch.pad(sequences, 0, host).tolist() == [[7, 8, 9, 0, 0], [6, 6, 0, 0, 0], [0] * 5, [0] * 5]
     assert batch.mask([3, 1, 2], host).sum(dim=1).tolist() == [3, 2, 1, 1]
