@@ -171,14 +171,14 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     error = refusal_of(error) or error
     match error:
         case KBError():
-            return _of_kb(error), _headers(error)
+            return _problem_of_kb_error(error), _headers(error)
         case _ if isinstance(error, waits.GONE):
             waits.log_outage(_log, "the database did not answer", error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
-            return _of_kb(gone), _headers(gone)
+            return _problem_of_kb_error(gone), _headers(gone)
         case PermissionError():  # the file is one of the server's own
             closed = refusals.storage_read_only(str(error.filename or "the home"))
-            return _of_kb(closed), _headers(closed)
+            return _problem_of_kb_error(closed), _headers(closed)
         case UnicodeDecodeError():  # raised by the decoder of JSON bodies
             return Problem(
                 "urn:colmlm:NotUTF8",
@@ -194,7 +194,7 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
                 "The body is incomplete. Nothing was changed. Send it again.",
             ), {}
         case HTTPException() if error.status_code < 500:
-            return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
+            return _problem_of_http_error(error), {"Allow": allow} if (allow := _allow(error)) else {}
     _log.error("unexpected failure", exc_info=error)
     detail = (
         "The server met an unexpected fault. Check `colmlm log list` for changes, and read the server's log."
@@ -215,7 +215,7 @@ def refusal(error: Exception) -> ASGIResponse:
     return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _of_kb(error: KBError) -> Problem:
+def _problem_of_kb_error(error: KBError) -> Problem:
     about = {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in vars(error).items()
@@ -254,7 +254,7 @@ def _headers(error: KBError) -> dict[str, str]:
     return {"Retry-After": "1"} if error.code in _PASSING else {}
 
 
-def _of_http(error: HTTPException) -> Problem:
+def _problem_of_http_error(error: HTTPException) -> Problem:
     name, title = type(error).__name__.removesuffix("Exception"), "Not served"
     errors: list[FieldError] = []
     if isinstance(error, ValidationException):

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Post:
-    """Work that one process has to do at any time, with the id of that process (0: none runs) and its start."""
+class _Task:
+    """A task that one process at a time does: its work, and the id (0: none) and start of that process."""
 
     work: Callable[[], None]
     pid: int = 0
@@ -66,45 +66,45 @@ class Supervisor:
     def run(self) -> None:
         with Forks.blocking(*_SIGNALS) as self._forks:
             places = range(self.shared.num_servers)
-            self._posts = [*(_Post(partial(self.serve, place)) for place in places), _Post(self.attend)]
+            self._tasks = [*(_Task(partial(self.serve, place)) for place in places), _Task(self.attend)]
             while not self._is_over():
-                self._fill()
-                self._renew()
+                self._start_missing()
+                self._continue_restart()
                 if (caught := signal.sigtimedwait(_SIGNALS, TICK_SECONDS)) is not None:
                     self._handle_signal(caught.si_signo)
                 self._reap()
 
     @property
-    def _servers(self) -> list[_Post]:
-        return self._posts[:-1]
+    def _servers(self) -> list[_Task]:
+        return self._tasks[:-1]
 
     def _is_over(self) -> bool:
         """Say whether all processes have ended after a stop. Once the servers have, it tells the attendant to end."""
         if not self._num_stops:
             return False
-        attendant = self._posts[-1]
-        if not any(post.pid for post in self._servers) and not self._leaving and attendant.pid:
+        attendant = self._tasks[-1]
+        if not any(task.pid for task in self._servers) and not self._leaving and attendant.pid:
             os.kill(attendant.pid, signal.SIGTERM)
             self._leaving.add(attendant.pid)
             attendant.pid = 0
-        return not self._leaving and not any(post.pid for post in self._posts)
+        return not self._leaving and not any(task.pid for task in self._tasks)
 
-    def _fill(self) -> None:
-        for post in self._posts:
-            if not post.pid and not self._num_stops and time.monotonic() - post.since > SHORT_LIVED_SECONDS:
-                post.pid, post.since = self._forks.fork(post.work), time.monotonic()
+    def _start_missing(self) -> None:
+        for task in self._tasks:
+            if not task.pid and not self._num_stops and time.monotonic() - task.since > SHORT_LIVED_SECONDS:
+                task.pid, task.since = self._forks.fork(task.work), time.monotonic()
 
-    def _renew(self) -> None:
+    def _continue_restart(self) -> None:
         """Continue a restart of all servers: start the next successor, or let it take over once it is up."""
         if not self._renewing or self._num_stops or self._leaving:
             return
         place = self._renewing[0]
-        post = self._posts[place]
+        task = self._tasks[place]
         if not self._next:
-            self._next = self._forks.fork(post.work)
+            self._next = self._forks.fork(task.work)
         elif self.shared.process_at(place) == self._next:
-            former, post.pid, self._next = post.pid, self._next, 0
-            post.since = time.monotonic()
+            former, task.pid, self._next = task.pid, self._next, 0
+            task.since = time.monotonic()
             if former:
                 os.kill(former, signal.SIGHUP)
                 self._leaving.add(former)
@@ -114,7 +114,7 @@ class Supervisor:
         if number in (signal.SIGTERM, signal.SIGINT):
             self._num_stops += 1
             self.stop_listening()
-            running = [*(post.pid for post in self._servers), self._next, *self._leaving]
+            running = [*(task.pid for task in self._servers), self._next, *self._leaving]
             for pid in filter(None, running):
                 os.kill(pid, signal.SIGTERM)
             if self._next:
@@ -137,7 +137,7 @@ class Supervisor:
     def _handle_exit(self, pid: int, code: int) -> None:
         for place in range(self.shared.num_servers):
             if self.shared.process_at(place) == pid:
-                self.shared.tell_up(place, 0)
+                self.shared.set_process_at(place, 0)
         mark_process_dead(pid)  # type: ignore[no-untyped-call]
         if pid in self._leaving:
             self._leaving.discard(pid)
@@ -145,9 +145,9 @@ class Supervisor:
             self._next = 0
             self._renewing.clear()
             _log.error("the new server ended with code %d; the others stay as they are", code)
-        for post in self._posts:
-            if post.pid == pid:
-                post.pid = 0
+        for task in self._tasks:
+            if task.pid == pid:
+                task.pid = 0
                 if not self._num_stops:
                     _log.warning("a server process ended with code %d; another takes its place", code)
 
@@ -239,7 +239,7 @@ class SharedState:
             self._memory = mmap.mmap(file.fileno(), size)
             self._file = os.dup(file.fileno())  # open as long as the process lives
 
-    def tell_up(self, place: int, pid: int) -> None:
+    def set_process_at(self, place: int, pid: int) -> None:
         """Store the id of the process that serves at this place; 0 if none does."""
         _CELL.pack_into(self._memory, _CELL.size * (1 + place), pid)
 

@@ -222,7 +222,7 @@ def get_verb(path: str, kind: type[T], *given: str) -> Callable[..., T]:
         where, query = call(args, kwargs)
         return resource.api.get(where, kind, **{name: _as_text(value) for name, value in query.items()})
 
-    call = _Call(path, given)
+    call = _VerbParameters(path, given)
     return call.describe(send)
 
 
@@ -234,7 +234,7 @@ def list_verb(path: str, kind: type[T], of: str, *given: str, **sent_as: str) ->
         query = {sent_as.get(name, name): _as_text(value) or None for name, value in query.items()}
         return resource.api.read_list(where, kind, of, after=query.pop("after", None) or 0, **query)
 
-    call = _Call(path, given)
+    call = _VerbParameters(path, given)
     return call.describe(send)
 
 
@@ -274,11 +274,11 @@ def edit_verb(
         done = api.edit(where, kind, named, method=method) if is_edit else api.ask(where, kind, named)
         return done if to is None else to(done)
 
-    call = _Call(path, given, shape)
+    call = _VerbParameters(path, given, shape)
     return call.describe(send)
 
 
-class _Call:
+class _VerbParameters:
     """The parameters of a verb: those of its path, then these names. One that ends in "?" or "=50" may be left out.
 
     A name after "*" is given by keyword. Those of a `TypedDict` follow, where the verb takes its options.

@@ -96,11 +96,11 @@ def error_of(problem: Problem) -> KBError:
     """Give the error that a problem document describes."""
     code = problem.type.removeprefix("urn:colmlm:")
     if (known := refusals.kind_of(code)) is not None:
-        return _as_it_was(known, code, problem, problem.detail)
+        return _rebuild_error(known, code, problem, problem.detail)
     faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
     if problem.status in (401, 403):
         return TokenRefused(problem.detail)
-    return _as_it_was(_KINDS.get(problem.status, RemoteError), code, problem, problem.detail + faults)
+    return _rebuild_error(_KINDS.get(problem.status, RemoteError), code, problem, problem.detail + faults)
 
 
 _KINDS: dict[int, type[RemoteError]] = {
@@ -109,7 +109,7 @@ _KINDS: dict[int, type[RemoteError]] = {
 }
 
 
-def _as_it_was(kind: type[KBError], code: str, problem: Problem, message: str) -> KBError:
+def _rebuild_error(kind: type[KBError], code: str, problem: Problem, message: str) -> KBError:
     """Rebuild an error of the server with its code, its title, its message and its ids."""
     error = kind.__new__(kind)
     Exception.__init__(error, message)

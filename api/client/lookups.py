@@ -135,15 +135,15 @@ class RemoteLookups(Resource):
             raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
         said = {"as_of": self.seq, **options(LookupOptions, how)}
         if said.get("ranking", KEY) != KEY:
-            return self._by_texts(queries, said | {"checkpoint_id": checkpoint_id})
+            return self._find_by_texts(queries, said | {"checkpoint_id": checkpoint_id})
         given = {"checkpoint_id": checkpoint_id, "dim": queries.shape[1]}
         given |= {name: value for name, value in said.items() if value is not None}
         found: list[Lookup] = []
         for start in range(0, len(queries), MAX_VECTORS):
-            found += self._ask(queries[start : start + MAX_VECTORS], given, checkpoint_id)
+            found += self._find_by_vectors(queries[start : start + MAX_VECTORS], given, checkpoint_id)
         return found
 
-    def _by_texts(self, queries_BD: npt.NDArray[np.float32], given: Mapping[str, Any]) -> list[Lookup]:
+    def _find_by_texts(self, queries_BD: npt.NDArray[np.float32], given: Mapping[str, Any]) -> list[Lookup]:
         texts: Sequence[str] = given.get("texts", ())
         found: list[Lookup] = []
         for start in range(0, len(queries_BD), MAX_QUERIES):
@@ -152,7 +152,7 @@ class RemoteLookups(Resource):
             found += map(_lookup_of, self.api.ask(_LOOKUPS, LookupAnswers, asked).answers)
         return found
 
-    def _ask(
+    def _find_by_vectors(
         self, queries_BD: npt.NDArray[np.float32], given: dict[str, Any], checkpoint_id: str
     ) -> list[Lookup]:
         try:

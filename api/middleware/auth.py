@@ -72,15 +72,15 @@ class Admission:
         if is_open(scope) or (self.sign_on is not None and is_sign_on(scope)):
             return None
         if (secret := bearer_secret(headers)) is not None:
-            return self._signed_in(await self._of_secret(secret))
-        token = self._signed_in(await self._of_session(session_of(headers)))
+            return self._signed_in(await self._token_of_secret(secret))
+        token = self._signed_in(await self._token_of_session(session_of(headers)))
         if token.groups is not None:
             token = self._signed_in(None if self.sign_on is None else self.sign_on.of_session(token))
         if scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return token
 
-    async def _of_secret(self, secret: str) -> TokenRecord | None:
+    async def _token_of_secret(self, secret: str) -> TokenRecord | None:
         if not secret:
             return None
         if self.local is not None and (local := self.local.of_secret(secret)) is not None:
@@ -90,7 +90,7 @@ class Admission:
         with self.limiters.slot(Limiter.auth):
             return await self.tokens.ask(secret)
 
-    async def _of_session(self, secret: str | None) -> TokenRecord | None:
+    async def _token_of_session(self, secret: str | None) -> TokenRecord | None:
         return await self.limiters.run(Limiter.auth, self.access.of_session, secret) if secret else None
 
     @staticmethod

@@ -190,11 +190,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
-        self._await()
+        self._begin_wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish()
-        self._leave()
+        self._end_wait()
+        self._mark_disconnected()
         super().connection_lost(exc)
         self._stop_watching()
 
@@ -210,7 +210,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         while data and not (self._is_refused or self.transport.is_closing()):
             room = self.limits.head_bytes - (self._num_fed if self._stage == "head" else 0)
-            self._take(data[:room])
+            self._parse_piece(data[:room])
             data = data[room:]
 
     # What the parser calls
@@ -246,7 +246,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def send_400_response(self, msg: str) -> None:
-        self._finish()
+        self._end_wait()
         if not self._is_refused:
             super().send_400_response(msg)
             self._watch()
@@ -262,7 +262,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     # Limits
 
-    def _take(self, piece: bytes) -> None:
+    def _parse_piece(self, piece: bytes) -> None:
         """Parse a received piece, then apply the limits to the head or body that is awaited now."""
         stage, was_open, self._num_begun, before = self._stage, self._is_open, 0, self._num_body
         super().data_received(piece)
@@ -279,9 +279,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._was_paused |= self._is_paused()
         self._check_length()
         if not self._stage:
-            self._finish()
+            self._end_wait()
         elif (self._stage != stage or self._num_begun or self._timer is None) and not self._is_refused:
-            self._await()
+            self._begin_wait()
 
     def _check_length(self) -> None:
         most = self.limits.head_bytes
@@ -292,7 +292,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 431, "HeadTooLarge", f"The chunk extensions and trailers are longer than {most} bytes."
             )
 
-    def _await(self) -> None:
+    def _begin_wait(self) -> None:
         """Start the timer of the head, or of the body's next period, and join the unfinished connections."""
         if self._timer is not None:
             self._timer.cancel()
@@ -301,7 +301,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._expire)
         self.unfinished.add(self)
 
-    def _finish(self) -> None:
+    def _end_wait(self) -> None:
         """Stop the timer and leave the unfinished connections."""
         if self._timer is not None:
             self._timer.cancel()
@@ -312,12 +312,12 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._stage == "body":
             self._end_period()
         elif self.cycle is not None and not self.cycle.response_complete:
-            self._await()  # it waits for an answer, so its next request has time
+            self._begin_wait()  # it waits for an answer, so its next request has time
         elif self._num_fed or self._is_open:
             seconds = f"{self.limits.head_seconds:g} s"
             self._refuse(408, "RequestTooSlow", f"The head of this request was not complete after {seconds}.")
         else:  # no request was begun, so that nobody waits for an answer
-            self._finish()
+            self._end_wait()
             self.transport.close()
             self._watch()
 
@@ -332,7 +332,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(408, "RequestTooSlow", cause)
             return
         self._num_body_before, self._was_paused = self._num_body, is_paused
-        self._await()
+        self._begin_wait()
 
     def _is_paused(self) -> bool:
         """Say whether the client has to wait for this server before it sends more of a body."""
@@ -341,7 +341,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _end_queue(self) -> None:
         """Answer the requests that are queued, and none behind them."""
         self._is_refused, self.cycle.keep_alive = True, False
-        self._finish()
+        self._end_wait()
 
     def _watch(self, before: int | None = None) -> None:
         """Abort the connection if the client reads nothing of an answer for `answer_seconds`."""
@@ -396,9 +396,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Stop the timer of a client that left. Its request ends by itself, and its response is not written."""
         if self._timer is not None:
             self._timer.cancel()
-        self._leave()
+        self._mark_disconnected()
 
-    def _leave(self) -> None:
+    def _mark_disconnected(self) -> None:
         """Tell the request that runs, and the newest, that the client is gone, so that neither writes."""
         for cycle in (self._answered, self.cycle):
             if cycle is not None and not cycle.response_complete:

@@ -161,11 +161,11 @@ class GatedApp:
         if scope["type"] == ScopeType.HTTP:
             asked, sending = as_get(cast("HTTPScope", scope), cast("Send", send))
             asked["state"] = {**asked.get("state", {}), **self._state}
-            await self._pass(asked, cast("Receive", receive), sending)
+            await self._handle_request(asked, cast("Receive", receive), sending)
         elif scope["type"] == "lifespan":
-            await self._live(cast("LifeSpanReceive", receive), cast("LifeSpanSend", send))
+            await self._run_lifespan(cast("LifeSpanReceive", receive), cast("LifeSpanSend", send))
 
-    async def _live(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
+    async def _run_lifespan(self, receive: LifeSpanReceive, send: LifeSpanSend) -> None:
         """Close the limiters' threads when the server ends. The routes have nothing to start or to end."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
@@ -173,7 +173,7 @@ class GatedApp:
         self.gate.limiters.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _pass(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+    async def _handle_request(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
         gate, around = self.gate, self.gate.around
         renamed, headers = rename_path(scope), Headers.from_scope(scope)
         with request_context.begin_request(headers) as request, around.measure(scope, request):

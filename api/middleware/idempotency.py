@@ -74,7 +74,7 @@ class IdempotencyMiddleware:
             await answer(scope, receive, send)
             return
         secret = _OPT in scope["route_handler"].opt
-        recorded = _Recorded(
+        recorded = _RecordingSend(
             send, keep=not secret, settle=partial(_settle, scope["state"]["limiters"], access, found)
         )
         before = origin.get()
@@ -93,7 +93,7 @@ async def _settle(limiters: Limiters, access: Access, held: Claim, answer: KeptA
 
 
 @dataclass(slots=True)
-class _Recorded:
+class _RecordingSend:
     """A `send` that also records the response, up to the size that is stored.
 
     The response is stored before its last part is sent, so that a client that repeats it at once gets the same.

@@ -89,20 +89,20 @@ SIZES: Mapping[Limiter, LimiterSize] = MappingProxyType(
 )
 
 
-_OF_THE_PRESENT = (Limiter.lookups, Limiter.reading, Limiter.decoding)
+_ANSWERING = (Limiter.lookups, Limiter.reading, Limiter.decoding)
 
 
 class _LimiterState:
     """One limiter of one server. Its thread pool is made at the first use, and again at the first use after `close`."""
 
     def __init__(
-        self, limiter: Limiter, size: LimiterSize, others_work: Callable[[], bool], sleep: Sleep
+        self, limiter: Limiter, size: LimiterSize, is_answering: Callable[[], bool], sleep: Sleep
     ) -> None:
         self.limiter, self.size = limiter, size
         self.num_taken = self.num_refused = 0
         self.num_taken_by: Counter[int | None] = Counter()  # by the ids of tokens
         self._threads: ThreadPoolExecutor | None = None
-        self._others_work, self._sleep = others_work, sleep
+        self._is_answering, self._sleep = is_answering, sleep
         self._rested = 0.0  # when the pause after the last work is over
 
     @property
@@ -117,7 +117,7 @@ class _LimiterState:
         return self.threads.submit(fn, *args, **kwargs)
 
     def _give_way(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if (left := self._rested - time.monotonic()) > 0 and self._others_work():
+        if (left := self._rested - time.monotonic()) > 0 and self._is_answering():
             self._sleep(left)
         began = time.monotonic()
         try:
@@ -168,7 +168,7 @@ class Limiters:
 
     def __init__(self, sizes: Mapping[Limiter, LimiterSize] = SIZES, sleep: Sleep = time.sleep) -> None:
         self._held: dict[Limiter, _LimiterState] = {
-            limiter: _LimiterState(limiter, sizes[limiter], self._present_works, sleep)
+            limiter: _LimiterState(limiter, sizes[limiter], self._is_answering, sleep)
             for limiter in Limiter
             if limiter is not Limiter.at_once
         }
@@ -241,8 +241,8 @@ class Limiters:
         """Give the number of requests that found no slot since the server started, by limiter."""
         return {limiter: held.num_refused for limiter, held in self._held.items()}
 
-    def _present_works(self) -> bool:
-        return any(self._held[limiter].num_taken for limiter in _OF_THE_PRESENT)
+    def _is_answering(self) -> bool:
+        return any(self._held[limiter].num_taken for limiter in _ANSWERING)
 
     def close(self) -> None:
         """Let the threads end after the work that they are doing."""

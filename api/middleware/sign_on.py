@@ -130,7 +130,7 @@ class Provider:
             return held
         try:
             if self._state is held and self._may_ask():
-                self._ask()
+                self._refresh_state()
         finally:
             self._asking.release()
         found = self._state
@@ -145,7 +145,7 @@ class Provider:
         pause = _PAUSE if self._fault is None else _PAUSE_OF_FAILURE
         return self._tried is None or self.clock() - self._tried >= pause
 
-    def _ask(self) -> None:
+    def _refresh_state(self) -> None:
         """Fetch metadata and keys again. On a failure, note the fault and keep the former state."""
         self._tried = self.clock()
         try:

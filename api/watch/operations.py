@@ -238,43 +238,43 @@ class Readiness:
         try:
             wanting = Jobs(self.kb).lacks_worker(self.worker())
         except SQLAlchemyError:
-            return self._own_ailing()
-        return (*(("worker",) if wanting else ()), *self._models())
+            return self._own_degraded()
+        return (*(("worker",) if wanting else ()), *self._degraded_models())
 
-    def _own_ailing(self) -> tuple[str, ...]:
+    def _own_degraded(self) -> tuple[str, ...]:
         """Give the names of degraded parts without a query: the worker of this server, and its models."""
         state = self.worker()
-        return (*(("worker",) if state is not None and not state.running else ()), *self._models())
+        return (*(("worker",) if state is not None and not state.running else ()), *self._degraded_models())
 
-    def _models(self) -> tuple[str, ...]:
+    def _degraded_models(self) -> tuple[str, ...]:
         return ("model",) if self.models.refused else ()
 
     async def _run_check(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Run the check. On a timeout the database counts as missing, since it may hang with its connections open."""
         try:
-            looking = self.limiters.run(Limiter.probes, self._look_twice)
+            looking = self.limiters.run(Limiter.probes, self._check_parts)
             return await asyncio.wait_for(looking, self.look_seconds)
         except TimeoutError:
-            return ("database",), self._own_ailing()
+            return ("database",), self._own_degraded()
 
-    def _look_twice(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        missing, degraded = self._look()
+    def _check_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        missing, degraded = self._check_database()
         ailing = (
-            self._own_ailing() if {"database", "migrations"} & {*missing} else self.check_degraded_parts()
+            self._own_degraded() if {"database", "migrations"} & {*missing} else self.check_degraded_parts()
         )
         return tuple(missing), (*degraded, *ailing)
 
-    def _look(self) -> tuple[list[str], list[str]]:
+    def _check_database(self) -> tuple[list[str], list[str]]:
         try:
             if not database.can_serve(self.kb.engine):
                 return ["migrations"], []
             if is_standby(self.kb.engine):
                 return ["primary"], []
-            return self._answers()
+            return self._check_lookups()
         except SQLAlchemyError:
             return ["database"], []
 
-    def _answers(self) -> tuple[list[str], list[str]]:
+    def _check_lookups(self) -> tuple[list[str], list[str]]:
         """Give what is missing for lookups, the model or the index, and "active keyset" as degraded if none is active.
 
         Without an active keyset nothing is missing: a server that got no requests could not be sent the first
@@ -285,9 +285,9 @@ class Readiness:
         except NoActiveKeyset:
             return [], ["active keyset"]
         there = not self.models or active.checkpoint_id in self.models
-        return [*([] if there else ["checkpoint of the active keyset"]), *self._index()], []
+        return [*([] if there else ["checkpoint of the active keyset"]), *self._check_index()], []
 
-    def _index(self) -> list[str]:
+    def _check_index(self) -> list[str]:
         """Check that the index is open and near the head of the log.
 
         The follower opens it; a lookup would wait minutes.

@@ -157,7 +157,7 @@ def serve_shared(
                 local=local,
                 shared=shared,
                 num_servers=len(listeners),
-                on_up=lambda: shared.tell_up(place, os.getpid()),
+                on_up=lambda: shared.set_process_at(place, os.getpid()),
             )
 
         def stop_listening() -> None:

@@ -11,11 +11,11 @@ from colmlm.api.supervision import SharedState
 
 def test_all_are_up_when_each_has_said_so(tmp_path: Path) -> None:
     shared = SharedState(2, tmp_path)
-    shared.tell_up(0, 17)
+    shared.set_process_at(0, 17)
     assert not shared.are_all_up()
-    shared.tell_up(1, 18)
+    shared.set_process_at(1, 18)
     assert shared.are_all_up() and (shared.process_at(0), shared.process_at(1)) == (17, 18)
-    shared.tell_up(0, 0)
+    shared.set_process_at(0, 0)
     assert not shared.are_all_up()
 
 
