@@ -34,7 +34,7 @@ class DecodedOutput:
     """An output with its attribution. `seq` is the last change that its lookups saw (None: no lookup).
 
     `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
-    `until_hit`, the first lookup had a hit), "miss" (where it abstains, a lookup had none) or "context" (the context is
+    `until_hit`, the first lookup had a hit), "miss" (a lookup had none, and it abstains) or "context" (the context is
     full). `tokens` are all that the model chose, including the one that ended the text and those that were cut off.
     `ranking` is the ranking of its lookups.
     """
@@ -87,7 +87,7 @@ class Decoder:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Yield pieces of the output as they are decoded (joined, they are the output), then the whole.
+        """Yield the pieces of the output's text as they are decoded, and last the `DecodedOutput`.
 
         The record of each lookup is yielded in between, that of a hit right after the piece that ends with its value.
         """
@@ -111,7 +111,7 @@ class Decoder:
         )
 
     def check(self, config: DecodeConfig) -> None:
-        """Raise `ValueError` where lookups with this config are impossible."""
+        """Raise `ValueError` if this config has lookups and they are impossible."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -133,7 +133,7 @@ class Decoder:
 
 
 class RowNews:
-    """What a row has produced since the last call of `news`: a piece of its output, then its new lookups."""
+    """The progress of a row since the last call of `news`: a piece of its output, then its new lookups."""
 
     def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:
         self.row, self.tokenizer, self.told = row, tokenizer, 0
@@ -211,7 +211,7 @@ class DecodingRun:
 
     @torch.inference_mode()
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        """Make the row of this prompt, to decode from the next step on. A prompt that fills the context finishes it."""
+        """Make the row of this prompt, to decode from the next step on. One that fills the context is finished."""
         row = self._row(prompt, config, seed)
         if len(row.pending) >= self.forward.context:
             row.finish = "context"

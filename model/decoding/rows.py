@@ -132,7 +132,7 @@ class Row:
     def open(self, opens: int, fallback_V: Tensor | None) -> None:
         """Begin a lookup by the token `opens`, ``<FACT>``.
 
-        `fallback_V` are the scores of the next token without a lookup, for a miss; they may come later.
+        `fallback_V` are the next token's logits without a lookup, to continue from after a miss; they may come later.
         """
         self.opened_at = self.position + len(self.pending)
         self.pending = [*self.pending, opens]
@@ -234,7 +234,7 @@ class QueryEncoder(Protocol):
 
 
 class QueryBuilder(Protocol):
-    """The maker of a method's queries.
+    """Makes the queries of rows in the way of a method.
 
     `in_words` says whether the model writes a query first; `checkpoint_id` names the checkpoint whose keys are
     searched.

@@ -141,7 +141,7 @@ class DecoderTogether:
             ticket.has_left = True
 
     def _make_room(self, tickets: Sequence[Ticket]) -> None:
-        """Refuse the newest tickets of other askers to make room for these. Raises the refusal if that is unfair."""
+        """Refuse the newest tickets of askers with more waiting, or else raise the refusal of these tickets."""
         over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
         crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
         if crowded_out is None:

@@ -86,7 +86,7 @@ def resolve_base(name: str, cache: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Give a model's weight files: `model.safetensors`, or those in its index, by name. Raises `BaseNotFound`."""
+    """Give a model's weight files: `WEIGHTS`, or those in its index, by name. Raises `BaseNotFound`."""
     if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
         return [directory / WEIGHTS]
     try:

@@ -21,7 +21,7 @@ def file_digest(path: Path) -> str:
 
 
 def damaged_file(directory: Path, digests: Mapping[str, str]) -> str | None:
-    """Give the name of the first file in `directory` that is missing or has another digest than the one recorded."""
+    """Give the name of the first file in `directory` that is missing or lacks its recorded digest, or None."""
     for name, digest in digests.items():
         if not (directory / name).is_file() or file_digest(directory / name) != digest:
             return name

@@ -64,7 +64,7 @@ class FactLM(nn.Module):
         return self._inference
 
     def static_rows(self, user: object) -> StaticRows:
-        """Give a `StaticRows` for `user` alone. After `user` is garbage-collected, it is reused with its steps."""
+        """Give a `StaticRows` for `user` alone. Once `user` is garbage-collected, the `StaticRows` is reused."""
         forward = self.inference
         rows = self._idle_rows.pop() if self._idle_rows else StaticRows(forward)
         finalize(user, self._idle_rows.append, rows)

@@ -292,7 +292,7 @@ def _rotations(causal: PreTrainedModel, context: int) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Rotate [..., head_dim] in place; a coordinate of the first half is rotated with the same one of the second."""
+    """Rotate [..., head_dim] in place. A coordinate of the first half is paired with the same one of the second."""
     swapped = x.roll(x.shape[-1] // 2, dims=-1).mul_(sin)
     x.mul_(cos).add_(swapped)
 
@@ -392,7 +392,7 @@ _JEMALLOC_CONFIG = "oversize_threshold:0,dirty_decay_ms:20000,muzzy_decay_ms:200
 
 
 def prefer_jemalloc(again: Sequence[str]) -> None:
-    """Restart this process under jemalloc if the system has it; otherwise raises glibc's thresholds.
+    """Restart this process under jemalloc if the system has it; otherwise raise glibc's thresholds.
 
     `again` is the command line that starts the process again. Call this first: it replaces the process, and whatever
     was done before is lost. It returns only where no restart is needed, or none is possible.
@@ -428,7 +428,7 @@ def keep_large_tensors() -> bool:
 
 
 def collapse(address: int, num_bytes: int) -> int:
-    """Move this memory into huge pages where the system can, keeping its content, and give their number.
+    """Move this memory with its content into huge pages, as far as the system can. Give the number of those pages.
 
     One system call is made for each page that holds a part of it, since small tensors share a page with their
     neighbours. A page that is not mapped as a whole stays as it was.

@@ -123,7 +123,7 @@ class ReaderExamples:
             yield self._with_answer(one, (0, len(self.documents[one.document].text)))
 
     def _with_answer(self, one: ReaderQuestion, window: Span) -> ReaderExample:
-        """Give the question with a window that holds its answer, if it has one."""
+        """Give the question with this window, which holds the question's answer if it has one."""
         document, (start, end) = self.documents[one.document], window
         place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
         return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
@@ -419,7 +419,7 @@ def normalise_answer(answer: str) -> str:
 
 
 def f1(said: str, gold: str) -> float:
-    """Give the harmonic mean of precision and recall of the words, as SQuAD's evaluation does."""
+    """Give the harmonic mean of precision and recall of the words of `said`, as SQuAD's evaluation does."""
     ours, theirs = normalise_answer(said).split(), normalise_answer(gold).split()
     common = sum((Counter(ours) & Counter(theirs)).values())
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0

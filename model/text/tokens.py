@@ -241,7 +241,7 @@ class FactTokenizer:
         return int(token_id)
 
     def _first_special(self, names: Sequence[str], otherwise: int | None) -> int:
-        """Give the id of the first name that is a special token, else `otherwise`. Raises `TokenizerUnfit` for None."""
+        """Give the id of the first name that is a special token, else `otherwise` (if None, raise `TokenizerUnfit`)."""
         found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
         token = next(found, otherwise)
         if token is None:
@@ -301,7 +301,7 @@ _SPACE = "\u2581"
 
 
 class Alphabet(Protocol):
-    """How a vocabulary writes bytes as names of tokens. A name with one of `nuls` stands for bytes with a NUL."""
+    """The way a vocabulary writes bytes as names of tokens. A name with one of `nuls` stands for bytes with a NUL."""
 
     nuls: tuple[str, ...]
 
