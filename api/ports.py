@@ -72,7 +72,7 @@ class Ports:
 
     @property
     def reader(self) -> JudgedReader | None:
-        """The reader that answers questions."""
+        """The reader that answers questions; None if the server has none."""
         return self.answers.reader if self.answers else None
 
     def need_calibrations(self) -> AnswerCalibrations:

@@ -88,13 +88,13 @@ class SignOnSettings:
             raise SettingsError("COLMLM_SIGN_ON_ROLES", "no group has a role. Set it to GROUP=ROLE")
 
     def grants(self) -> list[tuple[str, Grant]]:
-        """Give each group that is mapped, with what it may do. Raise `SettingsError`."""
+        """Give each mapped group with its role and corpora. Raise `SettingsError` for a malformed mapping."""
         return [_read_grant(mapped) for mapped in self.roles]
 
     def grant_of(self, groups: Collection[str]) -> Grant | None:
-        """Give what someone in these groups may do; None where none is mapped.
+        """Give the role and corpora of someone in these groups, or None if no group is mapped.
 
-        The first mapped group gives the role. If it is of some corpora, other groups of that role add theirs.
+        The first mapped group gives the role. If it is limited to some corpora, other groups of that role add theirs.
         """
         found = [grant for group, grant in self.grants() if group in groups]
         same = [grant.corpora for grant in found if grant.role == found[0].role]
@@ -166,11 +166,11 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings that `env` asks for. Raise `SettingsError`."""
+        """Read the settings from the variables in `env`. Raise `SettingsError` for a wrong one."""
         return read_settings(cls, env)
 
     def metrics_address(self) -> tuple[str, int] | None:
-        """Host and port of HOST:PORT, or of [HOST]:PORT for IPv6; None: the metrics are on no address of their own."""
+        """Give host and port of `metrics_listen`, HOST:PORT or for IPv6 [HOST]:PORT; None if it is not set."""
         if self.metrics_listen is None:
             return None
         host, _, port = self.metrics_listen.rpartition(":")

@@ -228,7 +228,7 @@ _BUCKETS, _NEAR = (
 
 
 class SharedState:
-    """The memory that server processes share, made before the first fork. Each uses it from one thread at a time."""
+    """Memory shared by server processes, made before any fork. One thread of each uses it, but for `counted_since`."""
 
     def __init__(self, num_servers: int, metrics_folder: Path) -> None:
         self.num_servers, self.metrics_folder = num_servers, metrics_folder

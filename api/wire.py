@@ -481,11 +481,11 @@ class CountedPage(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 def cursor(of: str, place: Place) -> str:
-    """Encode the cursor of the page after this place of a list."""
+    """Encode the cursor of the page after `place` in the list that is named `of`."""
     said = json.dumps([of, *place], separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(said).decode().rstrip("=")
 
 
 def place_in(cursor: str) -> Any:
-    """Decode what a cursor holds: the name of its list, and the place. Raises `ValueError` where it is none."""
+    """Decode a cursor to the name of its list and the place of `cursor`. Raises `ValueError` if it is not a cursor."""
     return json.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))

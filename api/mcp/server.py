@@ -287,7 +287,7 @@ class DryRun:
         return hmac.digest(self.caller.secret, asked, "sha256").hex()[:16]
 
     def or_done(self, confirm: str, edit: Callable[[], Edit], **more: Any) -> dict[str, Any]:
-        """Describe the edit if `confirm` is empty, else do it. Raise `DryRunNeeded` if `confirm` is not its code."""
+        """Describe the edit if `confirm` is empty, else do it. Raise `DryRunNeeded` if `confirm` is another code."""
         if not confirm:
             return self._describe_edit(more)
         if not hmac.compare_digest(confirm.encode(), self.code.encode()):
@@ -482,7 +482,7 @@ class _Server(uvicorn.Server):
 
 
 class _CallerMiddleware:
-    """Let requests in whose token is known, with their caller; others are refused with a problem document."""
+    """Admits requests whose token is known, with their caller. Others are refused with a problem document."""
 
     def __init__(self, app: Any, admit: Admit) -> None:
         self._app, self._admit = app, admit

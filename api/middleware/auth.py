@@ -136,7 +136,7 @@ def check_origin(headers: Headers) -> None:
 
 
 def bearer_secret(headers: Headers) -> str | None:
-    """Give the secret that the header bears, or None without the header.
+    """Give the secret in the Authorization header, or None without the header.
 
     Another scheme gives "", so that no cookie is tried instead.
     """
@@ -182,7 +182,7 @@ _OPT, _LIMITER, _SCOPED = "right", "limiter", "scoped"
 
 
 class CorpusLimit(StrEnum):
-    """What limits a route to the corpora of a scoped token.
+    """The way in which a route is limited to the corpora of a scoped token.
 
     By `rows`, the database shows only rows of these corpora. By a `filter`, lookups and answers find only their facts
     (`kb.lookup.options`), or the response has nothing of any corpus. By `targets`, `routes.parameters.edit_in_scope`

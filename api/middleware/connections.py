@@ -293,7 +293,7 @@ class LimitedProtocol(HttpToolsProtocol):
             )
 
     def _begin_wait(self) -> None:
-        """Start the timer of the head, or of the body's next period, and join the unfinished connections."""
+        """Start the timer of the head or of the body's next period, and add this connection to the unfinished ones."""
         if self._timer is not None:
             self._timer.cancel()
         self._since = self.loop.time()
@@ -302,7 +302,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.unfinished.add(self)
 
     def _end_wait(self) -> None:
-        """Stop the timer and leave the unfinished connections."""
+        """Stop the timer, and remove this connection from the unfinished ones."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -263,14 +263,14 @@ _ALLOW = b"allow"
 
 
 def as_get(scope: HTTPScope, send: Send) -> tuple[HTTPScope, Send]:
-    """Give a HEAD as the GET whose head it asks for, by which metrics and logs name it; any other request as it is."""
+    """Convert a HEAD to the GET whose head it asks for, as which it is logged. Leave other requests as they are."""
     if scope["method"] != "HEAD":
         return scope, send
     return {**scope, "method": "GET"}, _drop_body(send)
 
 
 def _drop_body(send: Send) -> Send:
-    """Wrap `send` to end the response behind its head. To a stream that is as if the client had left."""
+    """Wrap `send` to end the response behind its head. A stream then ends as if the client had left."""
     is_ended = False
 
     async def sending(message: Message) -> None:

@@ -265,7 +265,7 @@ class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
             raise Unsupported("logit_bias", "it is not supported. Use fact_bias to get more or fewer lookups")
 
     def refuse_beside_logprobs(self) -> None:
-        """Raise `Unsupported` for what contradicts log-probabilities, which are the model's alone."""
+        """Raise `Unsupported` for a field that contradicts log-probabilities, which come from the model alone."""
         if self.mode not in (None, "off"):
             raise Unsupported("logprobs", "they work only without lookups. Leave mode out, or set it to off")
         if self.stream:

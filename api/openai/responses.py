@@ -340,7 +340,7 @@ def begin_response(data: ResponseRequest, model: str, created_at: int) -> Answer
 
 
 def message(response: AnsweredResponse, status: str, *content: OutputPart) -> OutputMessage:
-    """Give the one message of a response."""
+    """Give the one message of a response, with this status and content."""
     return OutputMessage(id=response.id.replace("resp_", "msg_"), status=status, content=list(content))
 
 

@@ -149,7 +149,7 @@ class StandingGauges(Collector):
         worker: OwnWorker = report_no_worker,
         since: Callable[[int], int] | None = None,
     ) -> None:
-        """Let `since` give, for the head, the change after which changes count (None: the head of the first scrape)."""
+        """Make gauges that count the changes after `since(head)` (None: after the head of the first scrape)."""
         self._kb, self._worker, self._since = kb, worker, since
         self._asking = threading.Lock()
         # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are

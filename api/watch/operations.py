@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The parts that observe and end one server. `api.app.create_app` takes them; `drain` is also the server's own."""
+    """The parts that observe and end one server. `api.app.create_app` takes them; the HTTP server also uses `drain`."""
 
     metrics: Metrics
     drain: Drain
@@ -288,7 +288,7 @@ class Readiness:
         return [*([] if there else ["checkpoint of the active keyset"]), *self._check_index()], []
 
     def _check_index(self) -> list[str]:
-        """Check that the index is open and near the head of the log.
+        """Give "index" as missing unless the index is open and near the head of the log.
 
         The follower opens it; a lookup would wait minutes.
         """
