@@ -82,8 +82,8 @@ class Collection:
         return self._client
 
     @contextmanager
-    def _asking(self) -> Iterator[Any]:
-        """Lend the client and tell its errors as ours."""
+    def _lend_client(self) -> Iterator[Any]:
+        """Lend the Milvus client, and raise its errors as `CandidatesUnavailable` or `CandidatesRefused`."""
         try:
             import grpc
             from pymilvus.exceptions import MilvusException
@@ -101,15 +101,15 @@ class Collection:
             raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
 
     def with_long_timeout(self) -> Collection:
-        """Give the same for who writes: nobody waits for what it asks, so that may take as long as a write."""
-        with self._asking() as client:
+        """Give this collection with a longer timeout, for a writer: no lookup waits for its requests."""
+        with self._lend_client() as client:
             slow = replace(self.address, timeout_seconds=max(SLOW, self.address.timeout_seconds))
             return replace(self, address=slow, _client=client)
 
     # What is read
 
     def is_there(self) -> bool:
-        """Say whether the owner's collection is there."""
+        """Say whether Milvus has a collection of this name that is the owner's."""
         try:
             return self.exists()
         except CandidatesRefused:
@@ -117,7 +117,7 @@ class Collection:
 
     def exists(self) -> bool:
         """Say whether there is a collection of this name. Raises `CandidatesRefused` where it is not the owner's."""
-        with self._asking() as client:
+        with self._lend_client() as client:
             if not client.has_collection(self.name, timeout=self.address.timeout_seconds):
                 return False
             is_owned = client.has_partition(self.name, self.owner, timeout=self.address.timeout_seconds)
@@ -127,12 +127,12 @@ class Collection:
         return True
 
     def mark(self, *, strong: bool) -> CollectionMark | None:
-        """Give the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
+        """Give the newest mark; None where there is none. Unless it is read `strong`, it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
         return max(map(self._mark, rows), key=lambda mark: mark.seq, default=None)
 
     def has_mark(self, seq: int, fill: str, *, strong: bool) -> bool:
-        """Say whether this fill got everything up to change `seq` at least."""
+        """Say whether this `fill` has written everything up to change `seq`, or a later one, by its mark."""
         return any(self._mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
 
     def _mark(self, row: Any) -> CollectionMark:
@@ -148,13 +148,13 @@ class Collection:
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
         """Find the k nearest keys of each query, as `CandidateKeys.search` describes.
 
-        A row that got fewer although there are more repeats its last id, so that it does not look as if there were no
-        more.
+        Where Milvus finds fewer than k although there are more, the row repeats its last id. Otherwise it would look as
+        if there were no more.
         """
         if k > MOST_FOUND:
             raise CandidatesUnavailable(self.where, f"{k} keys are too many for one search. Ask for fewer")
         D, I = np.full((len(queries_BD), k), -np.inf, np.float32), np.full((len(queries_BD), k), -1, np.int64)  # noqa: E741
-        with self._asking() as client:
+        with self._lend_client() as client:
             found = client.search(
                 self.name,
                 data=np.ascontiguousarray(queries_BD, np.float32),
@@ -181,12 +181,12 @@ class Collection:
         return D, I
 
     def count(self, *, strong: bool) -> int:
-        """Count the rows of keys; one that is stored twice counts twice."""
+        """Count the rows of keys; a key that is stored twice counts twice."""
         (row,) = self._query("id > 0", None, KEYS, strong, ["count(*)"])
         return int(row["count(*)"])
 
     def present(self, ids: Sequence[int]) -> set[int]:
-        """Give those of these ids that are there, as of now."""
+        """Give those of these ids whose keys the collection has now."""
         found: set[int] = set()
         for start in range(0, len(ids), MOST_FOUND):
             some = list(ids[start : start + MOST_FOUND])
@@ -194,9 +194,9 @@ class Collection:
         return found
 
     def ids(self) -> Ids:
-        """Give all ids, ascending and each once, as of now: an iterator asks at the level that the collection has."""
+        """Give the ids of all keys now, ascending and each once. The iterator has the collection's consistency."""
         found: list[int] = []
-        with self._asking() as client:
+        with self._lend_client() as client:
             rows = client.query_iterator(
                 self.name,
                 batch_size=MOST_FOUND,
@@ -214,7 +214,7 @@ class Collection:
         self, which: str, most: int | None, partition: str, strong: bool, wanted: list[str]
     ) -> Sequence[Any]:
         limit = {} if most is None else {"limit": most}
-        with self._asking() as client:
+        with self._lend_client() as client:
             rows: Sequence[Any] = client.query(
                 self.name,
                 filter=which,
@@ -229,13 +229,13 @@ class Collection:
     # What is written, by one process at a time
 
     def drop(self) -> None:
-        """Drop the collection where it is there. Raises `CandidatesRefused` where it is another's."""
+        """Drop the collection, if it exists. Raises `CandidatesRefused` where it is not the owner's."""
         if self.exists():
-            with self._asking() as client:
+            with self._lend_client() as client:
                 client.drop_collection(self.name, timeout=SLOW)
 
     def create(self) -> None:
-        """Make the collection anew and empty, in the place of what this owner has there."""
+        """Create an empty collection, in place of the one of this name that this owner has."""
         from pymilvus import DataType, MilvusClient
 
         self.drop()
@@ -243,7 +243,7 @@ class Collection:
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("note", DataType.VARCHAR, max_length=256)
         schema.add_field("key", DataType.FLOAT_VECTOR, dim=self.dim)
-        with self._asking() as client:
+        with self._lend_client() as client:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
             client.create_collection(
@@ -254,61 +254,61 @@ class Collection:
         self.load()
 
     def load(self) -> None:
-        """Have Milvus load the collection for searches, where that was undone."""
-        with self._asking() as client:
+        """Have Milvus load the collection into memory for searches, if it was released."""
+        with self._lend_client() as client:
             client.load_collection(self.name, replica_number=1, timeout=SLOW)
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
-        """Add keys [n, d] under ids [n] that are not there, and make sure that they are there then."""
+        """Insert keys [n, d] under ids [n]. None of these ids may be in the collection yet."""
         for start in range(0, len(ids), AT_ONCE):
             rows = zip(ids[start : start + AT_ONCE].tolist(), keys[start : start + AT_ONCE], strict=True)
             self._insert([{"id": id_, "note": "", "key": key} for id_, key in rows], KEYS)
 
     def _insert(self, rows: list[dict[str, Any]], partition: str) -> None:
-        with self._asking() as client:
+        with self._lend_client() as client:
             client.insert(self.name, rows, partition_name=partition, timeout=SLOW)
 
     def delete(self, ids: Iterable[int]) -> None:
-        """Delete the keys of these ids; those that are not there are ignored."""
+        """Delete the keys of these ids; unknown ids are ignored."""
         self._delete(list(ids), KEYS)
 
     def _delete(self, ids: list[int], partition: str) -> None:
         for start in range(0, len(ids), AT_ONCE):
-            with self._asking() as client:
+            with self._lend_client() as client:
                 some = ids[start : start + AT_ONCE]
                 client.delete(self.name, ids=some, partition_name=partition, timeout=SLOW)
 
     def set_mark(self, mark: CollectionMark) -> None:
-        """Put this mark in the place of all others, of which one is there until the new one is."""
+        """Replace all marks by this one. The former marks stay until it is written."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
         row = {"id": -1 - mark.seq, "note": mark.note, "key": np.zeros(self.dim, np.float32)}
         if row["id"] in former:
-            with self._asking() as client:
+            with self._lend_client() as client:
                 client.upsert(self.name, [row], partition_name=self.owner, timeout=SLOW)
         else:
             self._insert([row], self.owner)
         self._delete(sorted(former - {row["id"]}), self.owner)
 
     def flush(self) -> None:
-        """Have Milvus write what it got to its storage, and index it."""
-        with self._asking() as client:
+        """Have Milvus write all inserted rows to its storage, and index them."""
+        with self._lend_client() as client:
             client.flush(self.name, timeout=SLOW)
 
     def is_indexed(self) -> bool:
         """Say whether Milvus has indexed all that it wrote to its storage."""
-        with self._asking() as client:
+        with self._lend_client() as client:
             found = client.describe_index(self.name, index_name="key", timeout=SLOW)
         return not int(found.get("pending_index_rows", 0))
 
     def compact(self, seconds: float) -> bool:
-        """Have Milvus rewrite what holds deleted keys; say whether it did within this time.
+        """Have Milvus rewrite the segments that hold deleted keys; say whether it did within these `seconds`.
 
-        It did where the rows in its segments are as many as are found: fewer, and some are not written yet.
+        It did if its segments have as many rows as queries find. Fewer mean that some rows are not written yet.
         """
         until = time.monotonic() + seconds
         self.flush()
         while True:
-            with self._asking() as client:
+            with self._lend_client() as client:
                 client.compact(self.name, timeout=SLOW)
             rows = self._num_rows_at_rest(until)
             if rows == self.count(strong=True) + len(self._marks("id < 0", MOST_FOUND, True)):
@@ -318,7 +318,7 @@ class Collection:
             time.sleep(1)
 
     def _num_rows_at_rest(self, until: float) -> int | None:
-        """Count the rows; count again where a compaction replaces a segment meanwhile."""
+        """Count the rows of all segments; count again if a compaction replaces one while they are listed."""
         while True:
             try:
                 return self.num_rows()
@@ -329,11 +329,11 @@ class Collection:
                 time.sleep(0.2)
 
     def num_rows(self) -> int | None:
-        """Count the rows of the collection's segments, deleted ones too; None where this server does not tell."""
+        """Count the rows of the collection's segments, deleted ones too; None where this server cannot list them."""
         import grpc
 
         try:
-            with self._asking() as client:
+            with self._lend_client() as client:
                 segments = client.list_persistent_segments(self.name, timeout=SLOW)
         except CandidatesUnavailable as unavailable:
             if getattr(unavailable.__cause__, "code", lambda: None)() == grpc.StatusCode.UNIMPLEMENTED:

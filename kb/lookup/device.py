@@ -110,7 +110,7 @@ class DeviceIndex:
 
     @property
     def memory(self) -> IndexMemory:
-        """Tell how many keys it holds and has room for, and how many bytes that takes where."""
+        """The number of keys that it holds and has room for, and the bytes on the device and in main memory."""
         blocks = tuple(self._blocks)
         taken = [(block.device != MAIN_MEMORY, block.rows * self.row_bytes) for block in blocks]
         return IndexMemory(
@@ -139,7 +139,7 @@ class DeviceIndex:
             if (np.diff(ids_n) == 0).any() or (self._rows.of(ids_n) >= 0).any():
                 raise IndexInvariant("keys are in it already, or came twice")
             rows = self._take_rows(len(ids_n))
-            for block, part, places in self._places(rows):
+            for block, part, places in self._split_by_block(rows):
                 _write(block, places, xb[part], ids_n[part])
             self._rows.put(ids_n, rows)
 
@@ -149,7 +149,7 @@ class DeviceIndex:
         with self._changing():
             rows = self._rows.of(wanted)
             present, rows = wanted[rows >= 0], rows[rows >= 0]
-            for block, _, places in self._places(rows):
+            for block, _, places in self._split_by_block(rows):
                 _erase(block, places)
             self._rows.drop(present)
             self._free += rows.tolist()
@@ -190,7 +190,7 @@ class DeviceIndex:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Let one thread change it alone. Where that fails halfway all keys are dropped, lest one stays for good."""
+        """Let one thread change the index alone. If it fails halfway all keys are dropped, lest a removed one stays."""
         with self._lock.writing():
             self._require()
             try:
@@ -212,7 +212,7 @@ class DeviceIndex:
         return CandidatesUnavailable(f"the device {self.device}", said, by="Torch", remedy=_REMEDY)
 
     def _take_rows(self, number: int) -> npt.NDArray[np.int64]:
-        """Take free rows for so many keys, and new ones where these are too few."""
+        """Take rows for `number` keys, freed ones first, then unused ones; give their positions [number]."""
         reused = [self._free.pop() for _ in range(min(number, len(self._free)))]
         taken, wanted = [np.array(reused, np.int64)], number - len(reused)
         while wanted:
@@ -225,7 +225,7 @@ class DeviceIndex:
         return np.concatenate(taken)
 
     def _grow(self, wanted: int) -> _Block:
-        """Double the capacity, or more where that is too little; at first it becomes what was asked for."""
+        """Add a block for at least `wanted` rows: the first has the capacity asked for, later ones double it."""
         start = self.capacity
         rows = max(start or self._capacity, wanted, LEAST_ROWS)
         fitting = rows if self.most_bytes is None else max(0, self.most_bytes // self.row_bytes - start)
@@ -239,10 +239,10 @@ class DeviceIndex:
         self._blocks.append(block)
         return block
 
-    def _places(
+    def _split_by_block(
         self, rows: npt.NDArray[np.int64]
     ) -> Iterator[tuple[_Block, npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Cut rows by block: the block, which of the rows are in it, and their places there."""
+        """Yield each block with some of these rows, which of the rows are in it, and their places in it."""
         for block in self._blocks:
             part = np.flatnonzero((rows >= block.start) & (rows < block.start + block.rows))
             if len(part):
@@ -250,7 +250,7 @@ class DeviceIndex:
 
 
 def _write(block: _Block, places: npt.NDArray[Any], keys: Vectors, ids: Ids) -> None:
-    """Write keys and ids to these places of a block. The copy of them on the device is zeroed: its memory is kept."""
+    """Write keys and ids to these places of a block. The keys' copy on the device is zeroed: torch keeps its memory."""
     import torch
 
     device = block.keys.device
@@ -263,7 +263,7 @@ def _write(block: _Block, places: npt.NDArray[Any], keys: Vectors, ids: Ids) -> 
 
 
 def _erase(block: _Block, places: npt.NDArray[Any]) -> None:
-    """Mask these places of a block, and zero what is in them."""
+    """Mask these places of a block, zero their keys and unset their ids."""
     import torch
 
     at = torch.from_numpy(places).to(block.keys.device)
@@ -341,7 +341,7 @@ def search_rows(block: _Block, xq: Vectors, k: int, only: IdBits | None, at_once
     best = queries.new_empty((len(queries), 0))
     found = torch.empty((len(queries), 0), dtype=torch.int64, device=block.keys.device)
     for scores, ids, dead in _score_rows(block, queries, at_once):
-        scores.masked_fill_(dead if bits is None else dead | ~_are_in(bits, ids), -torch.inf)
+        scores.masked_fill_(dead if bits is None else dead | ~_have_bit_set(bits, ids), -torch.inf)
         near, at = scores.topk(min(k, len(ids)))
         best, found = torch.cat([best, near], 1), torch.cat([found, ids[at]], 1)
         if best.shape[1] > k:
@@ -353,7 +353,7 @@ def search_rows(block: _Block, xq: Vectors, k: int, only: IdBits | None, at_once
 def _score_rows(
     block: _Block, queries: torch.Tensor, at_once: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield the scores [B, n] of some rows after the others, with their ids [n] and which are dead [n]."""
+    """Yield the scores [B, n] of a block's rows, `at_once` rows at a time, with their ids [n] and dead flags [n]."""
     import torch
 
     # Products of 16 bits with sums of 32 are new in torch 2.8. Without them, as in main memory, keys are made wide.
@@ -376,10 +376,10 @@ def _score_rows(
 
 
 def split_queries(queries_BD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split queries into two [2B, D] of 16 bits each, and the scale [B, 1] by which their sum is to be multiplied.
+    """Split queries into two halves of 16 bits [2B, D], and a scale [B, 1] by which to multiply their summed scores.
 
-    The sum is the query but for a ten-millionth: the device multiplies what it is best at, and no rounding of the query
-    is in the scores.
+    The scaled sum of the halves is the query but for a ten-millionth. So the device multiplies numbers of 16 bits, and
+    the scores do not contain the query's rounding.
     """
     import torch
 
@@ -389,7 +389,7 @@ def split_queries(queries_BD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
     return torch.cat([high, (scaled - high.float()).half()]), scale
 
 
-def _are_in(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+def _have_bit_set(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Say of each id whether its bit is set; an id past the end of the bits has none."""
     byte = ids >> 3
     known = bits[byte.clamp(0, len(bits) - 1)] >> (ids & 7).to(bits.dtype) & 1
@@ -397,14 +397,14 @@ def _are_in(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _merge(D: Vectors, I: Ids, scores: Vectors, ids: Ids) -> None:  # noqa: E741
-    """Put the best of those found before, D and I [B, k], and of these in the place of the former."""
+    """Merge these scores and ids into the best ones found before, D and I [B, k], in place."""
     all_D, all_I = np.concatenate([D, scores], 1), np.concatenate([I, ids], 1)
     order = np.argsort(-all_D, axis=1, kind="stable")[:, : D.shape[1]]
     D[:], I[:] = np.take_along_axis(all_D, order, 1), np.take_along_axis(all_I, order, 1)
 
 
 class RowsOfIds:
-    """The row of each id, in pages. What it is asked about, and told, comes ascending and each once."""
+    """The row of each id, in pages. Its methods take ids in ascending order, each once."""
 
     def __init__(self) -> None:
         self._pages: dict[int, npt.NDArray[np.int32]] = {}
@@ -449,7 +449,7 @@ class RowsOfIds:
 class DeviceCandidates:
     """An exact index of torch with every change up to `applied_seq` applied, and perhaps later ones.
 
-    Where torch searches a keyset that other processes may search with Faiss, it keeps the `fit` of theirs.
+    Where other processes may search the same keyset with Faiss, it keeps the `fit` of their indexes.
     """
 
     index: DeviceIndex
@@ -517,7 +517,7 @@ def choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> D
     """Choose the device on which torch searches this keyset; None where Faiss does, or a server elsewhere.
 
     A keyset that names torch is in main memory where no device may be used. One that leaves the choice is searched by
-    Faiss up to so many keys, since that is exact for them, and where the device has no room for all of its keys.
+    Faiss up to `FLAT_UP_TO` keys, for which Faiss is exact, and where the device has no room for all of its keys.
     """
     if keyset.index_spec == TORCH_SPEC:
         return find_cuda(settings) or DevicePlace(MAIN_MEMORY)
@@ -528,7 +528,7 @@ def choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> D
 
 
 def may_choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> bool:
-    """Say whether torch searches this keyset, or would if a device has room for its keys, without using one."""
+    """Say, without using a device, whether torch searches this keyset, or would if a device has room for its keys."""
     if keyset.index_spec != AUTO_SPEC or not may_use_cuda(settings):
         return keyset.index_spec == TORCH_SPEC
     return activation.num_indexed_keys(session, keyset.keyset_id) > FLAT_UP_TO
@@ -562,7 +562,7 @@ def find_cuda(settings: Settings) -> DevicePlace | None:
 def read_to_device(
     session: Session, keyset: KeysetHead, place: DevicePlace, on_keys: OnKeys | None = None
 ) -> DeviceCandidates:
-    """Read all keys of a keyset to a device; `on_keys` is called with the number of keys read and that of all."""
+    """Read all keys of a keyset into an index on a device; `on_keys` gets the number of keys read and that of all."""
     head = audit.head_seq(session)  # before the keys: what is committed in between is applied again later
     num_keys = activation.num_indexed_keys(session, keyset.keyset_id)
     capacity = num_keys + num_keys // 16  # room for edits before it doubles

@@ -1,10 +1,10 @@
-"""Follower: a thread that keeps a process's index at the head of the change log also while no lookup asks for it.
+"""Follower: a thread that keeps a process's index at the head of the change log, also while there are no lookups.
 
-Lookups are correct without it, since each sees every change that was committed before it; a follower only spares
-them the work. The database announces every change on a channel; a poll is the fallback where an announcement
-is lost. A keyset that has passed its gate is opened before it is activated, and the one that was active before stays
-open, so that no lookup waits for a switch or a rollback. Where a keyset has outgrown its exact index, another is built
-beside it.
+Lookups are correct without it, since each sees every change that was committed before it. A follower only spares them
+the work. The database announces every change on a channel, and a poll is the fallback where an announcement is lost. A
+keyset that has passed its gate is opened before it is activated, and the one that was active before stays open, so that
+no lookup waits for a switch or a rollback. Where a keyset has outgrown its exact index, another is built while that one
+answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Stopped(Exception):
 
 
 class Follower:
-    """Follows the change log in a thread and on a connection of its own, in a `with` block or until `stop`."""
+    """Follows the change log in its own thread and connection, during a `with` block or from `start` to `stop`."""
 
     def __init__(self, kb: SearchableStore, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.kb, self.poll_seconds = kb, poll_seconds
@@ -98,7 +98,7 @@ class Follower:
             self._growing.start()
 
     def _grow(self) -> None:
-        """Build the index that is due, while the one that was outgrown answers and is followed."""
+        """Build the kind of index that is due, while the outgrown one answers and follows the log."""
         try:
             self.kb.searcher.grow(self._grown)
         except _Stopped:
@@ -136,7 +136,7 @@ class Follower:
 def follow_log(kb: SearchableStore) -> bool:
     """Bring this process's index to the head of the log, and open the keyset that may be activated next.
 
-    It says whether the index has outgrown its kind, so that another is to be built.
+    Gives whether the keyset has outgrown its exact index, so that another kind must be built.
     """
     with kb.sessions() as session:
         line = read_succession(session)

@@ -1,9 +1,9 @@
-"""InProcess: candidates from a Faiss index in this process, which it builds, fits to its keys and outgrows.
+"""InProcess: candidates from a Faiss index in this process, which is built from the database and fitted to its keys.
 
-It fits an index by measuring: which codes tell its keys apart, how many lists are read and candidates scored. The
-measure is the share of queries whose exact nearest key is among the candidates that a lookup scores. The queries are
-keys moved a long way, half of it towards another key: as near to keys as questions are, though questions that people
-asked needed up to twice as many lists. So the gate measures the same with questions, and may have more read.
+Fitting measures which codes tell the keys apart, how many lists a search must read, and how many candidates it must
+score. The measure is the share of queries whose exact nearest key is among the candidates that a lookup scores. The
+queries are keys moved a long way, half of it towards another key: as near to keys as questions are. Questions that
+people asked needed up to twice as many lists, so the gate measures with questions too, and may raise the number.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class NearestKeys:
         return float((ranks < candidates).mean()) if len(ranks) else 1.0
 
     def ranks(self, index: KeyIndex, candidates: int) -> Ids:
-        """Give the rank of each query's [B] nearest key among the candidates; their number where it is none."""
+        """Give the rank [B] of each query's nearest key among its `candidates`; their number where it is not there."""
         places = np.full(len(self.queries), candidates)
         _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
@@ -90,8 +90,8 @@ class NearestKeys:
 def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
     """Split a sample of keys [n, d] into queries and keys to train an index on.
 
-    Trained keys lie nearer to the centroids than others, so they are no fair queries. Where few can be spared, they are
-    in both parts.
+    Keys that an index was trained on lie nearer to its centroids, so they are no fair queries. Where fewer keys can be
+    spared than there are queries, the queries are trained on too.
     """
     mixed = sample[np.random.default_rng(0).permutation(len(sample))]
     held_out = mixed[:MEASURED]
@@ -99,7 +99,7 @@ def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
 
 
 def perturb_keys(keys: Vectors, by: float = _MOVED) -> Vectors:
-    """Make queries of these keys [n, d]: half moved towards another key, half in a random direction."""
+    """Make queries of keys [n, d]: move each `by` that length, half towards another key, half in a random direction."""
     random = np.random.default_rng(0)
     others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
         1, len(keys)
@@ -114,7 +114,7 @@ def _units(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
 
 
 def fitting_spec(sample: Vectors, num_keys: int) -> str:
-    """Give the spec for so many keys of which this is a sample [n, d], by what each kind of code finds among them."""
+    """Choose the spec for `num_keys` keys, by the recall that codes of one bit a number have on a sample [n, d]."""
     dim = sample.shape[1]
     if default_spec(num_keys, dim) == FLAT_SPEC:
         return FLAT_SPEC
@@ -129,10 +129,10 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
 
 
 def fit_lists(index: KeyIndex, nearest: NearestKeys, goal: float) -> float:
-    """Let a search read the fewest lists with which it surely finds this share of nearest keys; give what it finds.
+    """Set `index.lists_read` to the fewest lists whose recall surely reaches the `goal`, and give that recall.
 
-    Where the codes are the limit, more candidates are scored. Where those do not help either, it reads as many lists as
-    find nearly what all would.
+    Where the codes limit the recall, more candidates are scored. Where these do not suffice, it is the fewest lists
+    whose recall is nearly that of all lists.
     """
     steps = sorted({min(index.lists, round(4 * 1.2**step)) for step in range(64)})
     wanted = goal + math.sqrt(goal * (1 - goal) / max(1, len(nearest.queries)))
@@ -155,7 +155,7 @@ def _fit_spare(index: KeyIndex, nearest: NearestKeys, wanted: float) -> float:
 
 
 def _read_least(index: KeyIndex, nearest: NearestKeys, steps: Sequence[int], wanted: float) -> float:
-    """Let a search read the least number of lists of these that finds what is wanted, else all of them."""
+    """Set `index.lists_read` to the least of `steps` that has the recall `wanted`, else the last; give its recall."""
 
     def recall(step: int) -> float:
         index.lists_read = steps[step]
@@ -225,14 +225,14 @@ class FaissCandidates:
         self.applied_seq = seq
 
     def adopt_fit(self, fit: IndexFit | None) -> None:
-        """Read as many lists, and score as many candidates, as this fit says, where it is of an index like this one."""
+        """Read as many lists and score as many candidates as this fit says, if its spec and lists are this index's."""
         if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
             self.index.lists_read, self.recall = fit.lists_read, fit.recall
             if fit.spare is not None:
                 self.index.spare = fit.spare
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether the index is still exact although half its keys would do to train another kind."""
+        """Say whether the index is still exact although half its keys would suffice to train the spec that is due."""
         half = len(self.index) // 2
         due = parse_spec(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
         return (
@@ -266,7 +266,7 @@ def build_index(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 def build_all(
     session: Session, keyset: KeysetHead, on_keys: OnKeys | None = None, goal: float = RECALL
 ) -> FaissCandidates:
-    """Build the index from the database alone, a batch of keys at a time, and fits it to them.
+    """Build the index of a keyset from the database alone, a batch of keys at a time, and fit it to its keys.
 
     Lookups are to find this share, `goal`, of the nearest keys.
 
@@ -289,7 +289,7 @@ def build_all(
 def _trained_index(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
     """Give an empty index, trained for all keys of the keyset, and queries to fit it with.
 
-    Where the keys are too few for its spec, it is exact and needs none.
+    Where the keys are too few to train its spec, the index is exact and there are no queries.
     """
     is_auto, none = keyset.index_spec == AUTO_SPEC, np.empty((0, keyset.dim), np.float32)
     index = KeyIndex(keyset.dim, default_spec(num_keys, keyset.dim) if is_auto else keyset.index_spec)
@@ -328,9 +328,9 @@ WHERE d.corpus = ANY(%(corpora)s::text[])
 class CorporaKeys:
     """The keys of the facts of some corpora, in one keyset.
 
-    Few are compared one by one, in an index of their own. Where they are many, the bits of their ids say which keys a
-    search of the index of all keys passes over. Who follows the log notes what changes; the keys of what came are read
-    when somebody asks next.
+    Up to `most_apart` keys are compared one by one, in an index of their own. Where there are more, a bitmap of their
+    ids limits a search of the index of all keys. `note` records which ids the log changed. The next lookup reads the
+    new keys.
     """
 
     def __init__(self, keyset_id: int, dim: int, corpora: tuple[str, ...], most_apart: int) -> None:
@@ -345,7 +345,7 @@ class CorporaKeys:
         return self._touched is None or len(self._touched) > 0
 
     def note(self, gone: list[int], new: list[int]) -> None:
-        """Note keys that no fact has any more, and keys that some fact has got, of whatever corpus."""
+        """Note the ids of keys that an index must drop, and of keys that it must hold, of any corpus."""
         with self._lock:
             if self._apart is not None:
                 self._apart.remove(gone)
@@ -354,7 +354,7 @@ class CorporaKeys:
                 self._touched.update(new)
 
     def read_keys(self, whole: Sized, connection: psycopg.Connection) -> None:
-        """Read all keys of the corpora at first, and where too many lie apart; else only those noted since."""
+        """Read all keys of the corpora at first, or if their own index grew too large; else only the noted ones."""
         with self._lock, connection.cursor(binary=True) as cursor:
             if self._touched is None or (self._apart is not None and len(self._apart) > 2 * self._most_apart):
                 ids = cursor.execute(_IDS_OF_CORPORA, self._asked).fetchall()
@@ -388,12 +388,12 @@ class CorporaKeys:
 
     @property
     def index(self) -> KeyIndex | None:
-        """The index of its own; None where the keys are many."""
+        """The index of these keys alone; None where they are too many for one."""
         return self._apart
 
 
 class SearchAmong(Protocol):
-    """An index in this process of all keys, which can pass over those whose ids are not in a set."""
+    """An index in this process of all keys of a keyset. A search may be limited to a set of ids, `only`."""
 
     def search(
         self, queries_BD: npt.NDArray[Any], k: int, only: IdBits | None = None
@@ -403,7 +403,7 @@ class SearchAmong(Protocol):
 
 
 class IndexHere(Protocol):
-    """Candidates with an index in this process."""
+    """Candidates of a whole keyset, with an index in this process."""
 
     @property
     def index(self) -> SearchAmong: ...
@@ -414,7 +414,7 @@ class IndexHere(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CorporaCandidates:
-    """The candidates among the keys of some corpora, in the place of those among the whole keyset."""
+    """The candidates among the keys of some corpora instead of the whole keyset."""
 
     whole: IndexHere
     keys: CorporaKeys
@@ -427,8 +427,8 @@ class CorporaCandidates:
         return self.keys.search(self.whole.index, queries_BD, k)
 
     def over_fetch(self, k: int) -> int:
-        """Give how many keys to ask for: of an index that estimates twice as many as of all keys, since the nearest of
-        a share of them are less clearly the nearest.
+        """Give how many keys to ask for: twice the usual number of an index that estimates scores, since the nearest of
+        a share of its keys are less clearly the nearest.
         """
         usual = (self.keys.index or self.whole.index).over_fetch(k)
         return 2 * usual if self.is_estimating else usual

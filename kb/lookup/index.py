@@ -9,9 +9,9 @@ never reused, never positional. Three traps of Faiss decide the shape of this fi
 - `read_index` believes damaged bytes, and `write_index` overwrites in place. So a snapshot is a file of a new
   name plus a manifest with its checksum, renamed last: a crash leaves the old pair or the new pair.
 
-A sealed index is somebody else's: its keys are read in blocks, and it never changes. Its file is mapped into memory, so
-that only what is being decoded takes any. Lists are read one after the other, as they lie in the file. Where it holds
-codes, the keys are what these stand for: near the keys that were added, and not the same.
+A sealed index belongs to a release: it never changes, and its keys are read in blocks. Its file is mapped into memory,
+so that only the block that is decoded takes memory. Lists are read one after the other, as they lie in the file. Where
+it holds codes, the keys are decoded from these: near the keys that were added, and not the same.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class KeyIndex:
         return D, I
 
     def _among(self, only: IdBits) -> Any:
-        """Give the parameters of Faiss that search keys of these ids."""
+        """Give the parameters with which Faiss searches only the keys of these ids."""
         if self._ivf is None:
             return faiss.SearchParameters(sel=only.selector)
         read = min(self.lists, math.ceil(self.lists_read * only.widening))
@@ -293,7 +293,7 @@ def _build(dim: int, spec: str) -> tuple[Any, int]:
 
 
 def _spare_codes(ivf: Any) -> None:
-    """Leave out of the training of codes what takes long and gives little."""
+    """Leave out the steps of the training of PQ codes that take long and improve little."""
     # Polysemous training takes 1.6 s for each code and serves a filter that is not used here.
     ivf.do_polysemous_training = False
     ivf.pq.cp.max_points_per_centroid = 64
@@ -302,7 +302,7 @@ def _spare_codes(ivf: Any) -> None:
 
 
 def _spare_rotation(index: Any) -> None:
-    """Shorten the training of a rotation."""
+    """Shorten the training of an OPQ rotation."""
     # 10 rounds take a quarter of the time of 50; the best key is in the top 20 for 0.994 of queries, not 0.998.
     opq = faiss.downcast_VectorTransform(index.chain.at(0))
     opq.niter, opq.max_train_points = 10, 64 * 256
@@ -336,7 +336,7 @@ def as_ids(ids: Iterable[int] | Ids) -> Ids:
 
 
 def _write(index: Any, file: Path) -> None:
-    """Write the index to a file. Faiss reports the system's error only as words, from which this makes an `OSError`."""
+    """Write the index to a file. Raises `OSError` where the text of Faiss's error names an error of the system."""
     try:
         faiss.write_index(index, str(file))
     except RuntimeError as error:
@@ -397,7 +397,7 @@ def distinct(ids: Ids) -> Ids:
 
 
 class PresentIds:
-    """A set of ids from 0 up. What it is asked about, and told, comes ascending and each once."""
+    """A set of ids from 0 up. Its methods take ids in ascending order, each once."""
 
     def __init__(self, ids: Ids) -> None:
         self._pages: dict[int, Flags] = {}
@@ -473,7 +473,7 @@ _AGAIN = "Copy the file again from where it was published, and compare their che
 
 
 class SealedIndex:
-    """An index whose keys are numbered 0 to n-1. All methods raise `InvalidRelease`."""
+    """The index file of a release, whose keys are numbered 0 to n-1. All methods raise `InvalidRelease`."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -499,13 +499,13 @@ class SealedIndex:
 
     @property
     def kind(self) -> str:
-        """What Faiss calls the index."""
+        """The name of the index's class in Faiss."""
         return type(self._index).__name__ if self._ivf is None else type(self._ivf).__name__
 
     def require_numbered(self) -> None:
         """Raise unless each number from 0 to n-1 has exactly one key."""
         seen = np.zeros(self.count, bool)
-        for numbers in self._all_numbers():
+        for numbers in self._numbers_by_list():
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.count):
                 raise refusals.invalid_release(
                     f"{self.name} has keys of other numbers than 0 to {self.count - 1}", _AGAIN
@@ -517,23 +517,23 @@ class SealedIndex:
             )
 
     def blocks(self, size: int, start: int = 0) -> Iterator[tuple[Ids, Vectors]]:
-        """Give the numbers [n] of keys and the keys as unit vectors [n, d], from the `start`th of the file on."""
+        """Yield blocks of numbers [n] and keys as unit vectors [n, d], from the `start`th key of the file on."""
         source = self._of_lists(size, start) if self._ivf is not None else self._in_order(size, start)
         for numbers, keys in source:
             lengths = np.linalg.norm(keys, axis=1, keepdims=True)
             if not np.isfinite(lengths).all() or not (lengths > 0).all():
                 raise refusals.invalid_release(f"{self.name} has keys without a direction", _AGAIN)
-            yield self._outer(numbers), keys / lengths
+            yield self._mapped_numbers(numbers), keys / lengths
 
-    def _outer(self, numbers: Ids) -> Ids:
+    def _mapped_numbers(self, numbers: Ids) -> Ids:
         return numbers if self._numbers is None else self._numbers[numbers]
 
-    def _all_numbers(self) -> Iterator[Ids]:
+    def _numbers_by_list(self) -> Iterator[Ids]:
         if self._ivf is None:
-            yield self._outer(np.arange(self.count, dtype=np.int64))
+            yield self._mapped_numbers(np.arange(self.count, dtype=np.int64))
             return
         for number in range(self._ivf.nlist):
-            yield self._outer(_ids_of(self._ivf.invlists, number))
+            yield self._mapped_numbers(_ids_of(self._ivf.invlists, number))
 
     def _in_order(self, size: int, start: int) -> Iterator[tuple[Ids, Vectors]]:
         for first in range(start, self.count, size):
@@ -549,7 +549,7 @@ class SealedIndex:
     def _of_lists(self, size: int, start: int) -> Iterator[tuple[Ids, Vectors]]:
         held: list[tuple[Ids, npt.NDArray[np.uint8]]] = []
         many = 0
-        for numbers, codes in self._pieces(size, start):
+        for numbers, codes in self._code_pieces(size, start):
             held.append((numbers, codes))
             many += len(numbers)
             if many >= size:
@@ -558,8 +558,8 @@ class SealedIndex:
         if held:
             yield self._decode_keys(held)
 
-    def _pieces(self, size: int, start: int) -> Iterator[tuple[Ids, npt.NDArray[np.uint8]]]:
-        """Give the numbers and codes of each list, of at most `size` at once; a code begins with its list's number."""
+    def _code_pieces(self, size: int, start: int) -> Iterator[tuple[Ids, npt.NDArray[np.uint8]]]:
+        """Yield the numbers and codes of each list, at most `size` at once; each code begins with its list's number."""
         lists, width, passed = self._ivf.invlists, self._ivf.code_size, 0
         for number in range(self._ivf.nlist):
             length = lists.list_size(number)

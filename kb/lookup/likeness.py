@@ -1,7 +1,7 @@
 """Likeness: how near the meaning of a sentence is to that of a question, by vectors of a sentence encoder.
 
-Words find sentences, and vectors put those first that mean what is asked. The vector of a sentence is made when its
-document is added, or when it is first asked near it. Where the text changes, the sentence goes, and its vector with it.
+Words find sentences, and their vectors rank first those that mean what is asked. `fill_sentence_vectors` stores missing
+vectors. A question encodes a few missing ones for itself. A sentence that is removed takes its vector with it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SentenceEmbedder(Protocol):
 def fill_sentence_vectors(
     store: Store, encoder: SentenceEmbedder, on_filled: Callable[[int, int | None], None] = lambda *_: None
 ) -> int:
-    """Give every sentence of a document that has no vector one, some at a time; give how many got one."""
+    """Store a vector for each sentence of a document that has none of this encoder, in batches; give their number."""
     with store.sessions() as session:
         total = session.scalar(_COUNT_LIKENESS, {"encoder": encoder.encoder}) or 0
     filled, after = 0, -1
@@ -81,7 +81,7 @@ def fill_sentence_vectors(
             rows = session.execute(_MISSING, asked).all()
         if not rows:
             break
-        vectors = _octets(encoder.encode([row.said for row in rows]))
+        vectors = _quantized_bytes(encoder.encode([row.said for row in rows]))
         with store.sessions.begin() as session:
             _write(session, encoder, [row.id for row in rows], vectors)
         filled, after = filled + len(rows), rows[-1].id
@@ -92,9 +92,9 @@ def fill_sentence_vectors(
 def sentence_likenesses(
     session: Session, encoder: SentenceEmbedder, question: str, sentence_ids: Collection[int]
 ) -> dict[int, float]:
-    """Give the cosine of the question and each of these sentences, which come likeliest first.
+    """Give the cosine between the question and each of these sentences, by sentence id.
 
-    Of those without a vector the first few are encoded, for this question alone.
+    The ids come most promising first. The first few without a stored vector are encoded, the others left out.
     """
     ids = list(sentence_ids)
     asked = {"encoder": encoder.encoder, "ids": ids}
@@ -103,7 +103,7 @@ def sentence_likenesses(
     if len(known) < len(ids):
         rows = session.execute(_MISSING_OF, {**asked, "most": WHILE_ASKED}).all()
         if rows:
-            octets = _octets(encoder.encode([row.said for row in rows]))
+            octets = _quantized_bytes(encoder.encode([row.said for row in rows]))
             new = dict(zip((row.id for row in rows), octets, strict=True))
     known |= new
     if not known:
@@ -119,7 +119,7 @@ def _write(session: Session, encoder: SentenceEmbedder, ids: Sequence[int], vect
         session.execute(_WRITE, {"encoder": encoder.encoder, "ids": list(ids), "vectors": list(vectors)})
 
 
-def _octets(vectors_ND: NDArray[np.float32]) -> list[bytes]:
-    """Round each vector to bytes, by its greatest number: a cosine asks for no length."""
+def _quantized_bytes(vectors_ND: NDArray[np.float32]) -> list[bytes]:
+    """Give each vector as int8 bytes, scaled by its greatest number, since a cosine does not depend on length."""
     greatest_N = np.maximum(np.abs(vectors_ND).max(axis=1, keepdims=True), 1e-9)
     return [row.tobytes() for row in np.rint(vectors_ND / greatest_N * 127).astype(np.int8)]

@@ -63,7 +63,6 @@ class Lookups:
         """Find the best live facts for each query [B, d].
 
         Of facts that contradict each other and are about as near, the accepted one comes first, or else the newer one.
-
         Raises `IndexBehind` where the index does not reach `min_seq` in time, and `NoSuchChange` at once where that
         change does not exist. Raises `KeysetMismatch` where the queries are not of the active keyset's checkpoint.
         """
@@ -77,7 +76,7 @@ class Lookups:
         k: int,
         fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Ranking]:
-        """Find the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none."""
+        """Find the k live facts nearest to each query [B, d], and its nearest tombstone, which hides no fact here."""
         return self.searcher.nearest(queries_BD, checkpoint_id=checkpoint_id, k=k, fact_filter=fact_filter)
 
     def catch_up(self) -> int:
@@ -102,7 +101,7 @@ class Lookups:
         return AsOf(self.store, seq)
 
     def in_keyset(self, keyset_id: int) -> Searcher:
-        """Give lookups in one keyset, active or not. Opens no index yet."""
+        """Give a searcher of one keyset, active or not. It opens no index yet."""
         return self.searcher.of_keyset(keyset_id)
 
     def standing(self) -> IndexStanding:
@@ -110,7 +109,7 @@ class Lookups:
         return index_standing(self.store, self.searcher)
 
     def space(self) -> LookupSpace:
-        """Tell what queries lookups answer now: their checkpoint and width, with the threshold and the last change.
+        """Give the space of the queries that lookups answer now, with the threshold and the last change.
 
         A decoder on another machine has to know it before it asks. No keys are counted. Raises `NoActiveKeyset`.
         """
@@ -136,8 +135,7 @@ class Lookups:
 class IndexStanding:
     """The state of a process's index.
 
-    `applied_seq` is None where no index is open, `snapshot_at` where it has no snapshot, and `memory` unless torch
-    searches.
+    `applied_seq` is None where no index is open, `snapshot_at` without a snapshot, and `memory` unless torch searches.
     """
 
     head_seq: int
@@ -216,7 +214,7 @@ WHERE v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """The lookups of a decoder in the knowledge base as of change `seq`.
+    """Lookups in the knowledge base as of change `seq`.
 
     It compares a bounded number of queries with a bounded number of keys at once, so that the scores fit in memory.
     """
@@ -253,8 +251,8 @@ class AsOf:
             num_keys = num_indexed_keys(session, then.keyset.keyset_id)
             if len(queries) * num_keys > (limit := self.store.settings.as_of_max_scores):
                 raise refusals.past_too_large(len(queries), num_keys, limit)
-            lost = session.execute(_LOST, _of(then, self.seq)).one()
-            of = {**_of(then, self.seq), **fact_filter.parameters, "chunk": self.keys_at_once}
+            lost = session.execute(_LOST, _keyset_parameters(then, self.seq)).one()
+            of = {**_keyset_parameters(then, self.seq), **fact_filter.parameters, "chunk": self.keys_at_once}
             chunks = _chunks(session, then.keyset.dim, of)
             rankings = _with_values(session, self._rankings(chunks, queries, wanted.k), self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold
@@ -270,20 +268,22 @@ class AsOf:
             for first in range(0, len(queries_BD), self.queries_at_once):
                 scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
                 for b, scores_N in enumerate(scores_BN, start=first):
-                    candidates[b] = _best_of([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+                    candidates[b] = _deciding_candidates(
+                        [*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k
+                    )
         return [
             rank_candidates(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)
         ]
 
 
-def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
-    """Give the parameters of the statements."""
+def _keyset_parameters(then: KeysetThen, seq: int) -> dict[str, Any]:
+    """Give the parameters of the statements below on the keyset as of change `seq`."""
     return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Some keys of that time, ordered by fact. `live` are the positions of the keys of live facts, `dead` the others.
+    """Some keys as of a change, ordered by fact: `live` are the positions of keys of live facts, `dead` of tombstones.
 
     `first_of_fact` gives the positions in `live` at which each fact begins.
     """
@@ -328,7 +328,7 @@ class _Chunk:
 
 
 def _chunks(session: Session, dim: int, of: Mapping[str, Any]) -> Iterator[_Chunk]:
-    """Yield the keys of that time, a chunk at a time, with these parameters of the statement."""
+    """Yield the keys as of a change, a chunk at a time. `of` has the parameters of the statement."""
     with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
         cursor.itersize = 1
         for row in cursor.execute(_KEYS, of):
@@ -357,7 +357,7 @@ def _fill_hit(hit: Hit, version: int, value: str, review: Review, *, approximate
     return replace(hit, version=version, value=value, review=review, approximate=approximate)
 
 
-def _best_of(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
+def _deciding_candidates(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
     """Keep the candidates that may still decide the answer, so that memory does not grow with the base."""
     ranking = rank_candidates(query_D, candidates, k)
     tombstone = ranking.tombstone
@@ -435,7 +435,7 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
 
 
 def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
-    """Give the last threshold set by then; where none was, the one that a keyset begins with."""
+    """Give the keyset's threshold as of change `seq`: the last one set by then, else the one that it began with."""
     changed = select(ChangeRow.payload["threshold"].astext).where(
         ChangeRow.kind == "threshold",
         _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
@@ -448,7 +448,7 @@ def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
 
 
 def _stored_since(session: Session, seq: int) -> tuple[int, int]:
-    """Find the first later change that records which keys it stored, and give it with the first id of these."""
+    """Find the first change past `seq` that records the ids of its keys; give its seq and the first of these ids."""
     keys = ChangeRow.payload["keys"]
     statement = select(ChangeRow.seq, cast(keys[0].astext, BigInteger)).where(
         ChangeRow.kind == "key", ChangeRow.seq > seq, keys.is_not(None)

@@ -1,7 +1,7 @@
 """Open replicas: those that a process holds, of the keyset that answers and of one that may answer next.
 
-It opens and drops them, keeps them caught up, and writes what is kept of them: snapshots, or collections elsewhere. A
-keyset's shared snapshot is fetched into the index directory, where it is better than what is there.
+`Replicas` opens and drops them, keeps them caught up, and writes their snapshots, or their collections elsewhere. A
+keyset's shared snapshot is fetched into the index directory, if it is better than the snapshot there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
 from colmlm.kb.lookup.replica import (
     Replica,
     load_saved_replica,
-    note_unkept,
+    note_unsaved_index,
     read_replica,
     rebuild_replica,
     save_replica,
@@ -57,9 +57,9 @@ ENDED_SECONDS = 5.0
 def fetch_snapshot(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> bool:
-    """Bring a keyset's shared snapshot into the index directory where it is far ahead of what is there, or `anyway`.
+    """Copy a keyset's shared snapshot into the index directory, if it is far ahead of the one there, or `anyway`.
 
-    Says whether it did. What keeps it from that is logged, since the index can be built without it.
+    Gives whether it did. An error is logged and not raised, since the index can be built without the snapshot.
     """
     found = _better_snapshot(session, keyset_id, dim, settings, anyway=anyway)
     return found is not None and _fetch_snapshot(*found, keyset_id, dim, settings)
@@ -68,9 +68,9 @@ def fetch_snapshot(
 def fetch_snapshot_apart(
     session: Session, keyset_id: int, dim: int, settings: Settings, stalled_seconds: float = STALLED_SECONDS
 ) -> None:
-    """Fetch a snapshot in a process of its own, since object storage's threads do not survive a fork.
+    """Fetch a shared snapshot in a process of its own, since object storage's threads do not survive a fork.
 
-    One that makes no progress for so long is ended: storage may never answer.
+    The process is killed after `stalled_seconds` without progress: storage may never answer.
     """
     if (found := _better_snapshot(session, keyset_id, dim, settings)) is None:
         return
@@ -105,7 +105,7 @@ def _file_sizes(directory: Path) -> dict[str, int]:
 def _better_snapshot(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> tuple[SharedFolder, SharedSnapshot] | None:
-    """Give a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
+    """Give a keyset's shared snapshot and its folder; None if there is none, or the local one is good enough."""
     folder, there = folder_of(session, settings), noted_snapshots(session).get(keyset_id)
     if folder is None or there is None:
         return None
@@ -129,7 +129,7 @@ def _fetch_snapshot(
 def copy_snapshot(
     folder: SharedFolder, shared: SharedSnapshot, keyset_id: int, dim: int, directory: Path
 ) -> None:
-    """Copy a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
+    """Copy a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` if size or digest differ."""
 
     def write(file: Path) -> IndexRecord:
         folder.get(shared.file, file, shared.num_bytes)
@@ -143,7 +143,7 @@ def copy_snapshot(
 
 
 def _extent_here(directory: Path, keyset_id: int, dim: int) -> SnapshotExtent | None:
-    """Give how far the snapshot in the index directory is; None where there is none that can be read."""
+    """Give the extent of a keyset's snapshot in the index directory; None where there is none that can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         manifest = read_manifest(directory / f"keyset-{keyset_id}.json", keyset_id, dim)
         return SnapshotExtent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
@@ -158,9 +158,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Replicas:
-    """The replica of the active keyset, or of the one with a `keyset_id`; there is one object in each process.
+    """The replica of the active keyset, one for each process, or with a `keyset_id` the replica of that keyset.
 
-    `reader` is an engine that costs no BEGIN and no ROLLBACK. Threads may share it.
+    `reader` is an engine that sends no BEGIN and no ROLLBACK. Threads may share the object.
     """
 
     reader: Engine
@@ -180,7 +180,7 @@ class Replicas:
     def current(self) -> Replica:
         """Give the replica of the keyset that is active now, and open it where this process holds another or none."""
         with self._opening, self.sessions() as session:
-            keyset_id = self._answering(session)
+            keyset_id = self._answering_keyset_id(session)
             held = self._replica
             if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
                 former, standby = self._replica, self._standby
@@ -191,7 +191,7 @@ class Replicas:
             return held
 
     def _open(self, keyset_id: int) -> Replica:
-        """Open a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
+        """Open a keyset's replica. One that had to be built is saved and shared, if processes share snapshots."""
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             found = open_caught_up_replica(session, keyset, self.settings, once=True)
@@ -203,14 +203,14 @@ class Replicas:
             return found
 
     def _open_replica(self) -> Replica:
-        """Give the replica that is open, or opens one where none is or that is lost."""
+        """Give the open replica; open one first if none is open or the open one is lost."""
         held = self._replica
         return self.current() if held is None or held.candidates.is_lost else held
 
-    def _answering(self, session: Session) -> int:
-        """Give the keyset that answers.
+    def _answering_keyset_id(self, session: Session) -> int:
+        """Give the id of the keyset that answers: the active one, or the one that `keyset_id` names.
 
-        Raises `NoActiveKeyset`, or where one was named, `KeysetNotFound` and `KeysetNotReady`.
+        Raises `NoActiveKeyset`, or of a named keyset `KeysetNotFound` or `KeysetNotReady`.
         """
         if self.keyset_id is None:
             if (active := active_keyset_id(session)) is None:
@@ -220,9 +220,9 @@ class Replicas:
         return self.keyset_id
 
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
-        """Keep this keyset's replica open (None: the one kept so far) and caught up; drop one that is not `useful`.
+        """Keep the replica of this keyset (None: the present one) on standby, open and caught up, if it is `useful`.
 
-        It is opened while lookups go on, so that activating its keyset makes none of them wait.
+        A replica on standby is opened while lookups go on, so that activating its keyset makes none of them wait.
         """
         held = self._standby
         if held is not None and held.candidates.is_lost:
@@ -242,7 +242,7 @@ class Replicas:
 
     @property
     def memory(self) -> IndexMemory | None:
-        """The memory that the index of this process takes, if torch searches it."""
+        """The memory that the index of this process takes; None unless torch searches it."""
         candidates = self._replica.candidates if self._replica else None
         return candidates.index.memory if isinstance(candidates, DeviceCandidates) else None
 
@@ -257,11 +257,11 @@ class Replicas:
         return self._replica.checkpoint_id if self._replica else None
 
     def open_here(self) -> None:
-        """Open and catch up the index of the active keyset before a fork.
+        """Open and catch up the index of the active keyset before a fork, unless a fork would break it.
 
-        Keys elsewhere are asked for over connections and threads that a fork breaks, and so is object storage. So what
-        is not in the index directory is opened after it, where snapshots are shared. A device cannot be used by two
-        processes of one that has begun with it, nor can torch's threads.
+        A fork breaks connections to Milvus and object storage, torch's threads, and the use of a device. An index that
+        needs one of these is opened after the fork. Where snapshots are shared, so is one without a snapshot in the
+        index directory.
         """
         with self.sessions() as session:
             keyset = keysets.active_head(session)
@@ -282,7 +282,7 @@ class Replicas:
         return self._catch_up(self.current())
 
     def adopt_fit(self, keyset: KeysetHead) -> None:
-        """Read as many lists of this keyset's index as was found best, perhaps by another process."""
+        """Search the open index as the keyset's stored fit says, which another process may have made."""
         if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
             self._replica.candidates.adopt_fit(keyset.index_fit)
 
@@ -295,11 +295,11 @@ class Replicas:
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:
         """Write a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
 
-        With `share` it is copied to where snapshots are shared, also where that is not due. Raises
-        `SharedSnapshotsUnavailable` where that cannot be done.
+        With `share` the snapshot is also copied to the shared place, even if that is not due. Raises
+        `SharedSnapshotsUnavailable` if that fails.
 
-        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys. What is
-        kept elsewhere is brought up to the log, or filled.
+        Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys. A
+        collection elsewhere is brought up to the log, or filled.
         """
         for _ in range(_SHARE_TRIES):
             if self._prepare_replica(keyset_id, on_keys, share=share) or not share:
@@ -313,7 +313,7 @@ class Replicas:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
                 if keyset.index_spec == TORCH_SPEC:
-                    note_unkept(session, keyset_id)
+                    note_unsaved_index(session, keyset_id)
                     return True
                 held = self._open_or_rebuild(session, keyset, on_keys)
             held.candidates.adopt_fit(keyset.index_fit)
@@ -331,9 +331,9 @@ class Replicas:
             return rebuild_replica(session, keyset, self.settings, on_keys)
 
     def hand_on(self) -> None:
-        """Write to a collection elsewhere what this process holds and it has not got, unless another process does.
+        """Write the changes that a collection elsewhere lacks into it, unless another process is writing there.
 
-        It does so every few seconds at most: each time leaves a deleted mark there.
+        It writes every few seconds at most, since each time leaves a deleted mark in the collection.
         """
         held = self._replica
         if (
@@ -348,11 +348,11 @@ class Replicas:
                 hand_on_changes(session, held.keyset_id, held.candidates.collection)
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether the index that answers is due to be built anew, for a keyset with this spec."""
+        """Say whether another kind of index is due in place of the open one, for a keyset with this spec."""
         return self._replica is not None and self._replica.candidates.has_outgrown(index_spec)
 
     def grow(self, on_keys: OnKeys | None = None) -> None:
-        """Put another kind of index in the place of one that was outgrown, which answers until then."""
+        """Replace the index that its keyset has outgrown by one of another kind. The old one answers until then."""
         held = self._replica
         if held is None:
             return
@@ -374,9 +374,9 @@ class Replicas:
 def open_grown_replica(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Open the replica of another kind that is due, from its snapshot or built here.
+    """Open a replica with the kind of index that is due for the keyset: load its snapshot, or build it.
 
-    None while another process builds it.
+    Gives None while another process builds it.
     """
     if not has_turn(session, keyset.keyset_id):
         return None
@@ -419,12 +419,12 @@ def open_caught_up_replica(
     *,
     once: bool = False,
 ) -> Replica:
-    """Open the replica from the keyset's snapshot, or rebuilds it where that is refused, and catch up.
+    """Open the replica from the keyset's snapshot, or rebuild it where the snapshot is refused, and catch up.
 
-    With `once`, and where snapshots are shared, it waits for another process that builds it, and has the turn to the
-    end of the transaction where it builds it itself. What is kept elsewhere is only rebuilt by `rebuild`: it may be far
-    too much to do for a lookup. What it lacks is handed on first where that is more than a process may hold. Keys that
-    torch searches are read from the database.
+    With `once`, and where snapshots are shared, it waits while another process builds the index. If it builds the index
+    itself, it keeps the turn to the end of the transaction. A collection elsewhere is not filled here, which may be far
+    too much for a lookup. If it lacks more keys than a process may hold, they are first written there. Keys that torch
+    searches are read from the database.
     """
     replica = read_replica(session, keyset, settings, on_keys) or _open_kept(
         session, keyset, settings, on_keys, once=once
@@ -443,11 +443,11 @@ def open_caught_up_replica(
 def _open_kept(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None, *, once: bool
 ) -> Replica:
-    """Open what is kept of a keyset's index; build it where nothing is, and no other process does."""
+    """Load a keyset's saved index. Where that is refused, take what another process shares (`once`), or build it."""
     try:
         return load_best_replica(session, keyset, settings)
     except SnapshotRefused:
-        found = _of_another(session, keyset, settings) if once else None
+        found = _await_shared_replica(session, keyset, settings) if once else None
         return found or rebuild_replica(session, keyset, settings, on_keys)
 
 
@@ -466,10 +466,10 @@ def load_best_replica(session: Session, keyset: KeysetHead, settings: Settings) 
         return load_saved_replica(session, keyset, settings)
 
 
-def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
-    """Wait for the turn to build, and give the replica that another process shares meanwhile."""
+def _await_shared_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
+    """Wait for the turn to build the index; give the replica that another process shared until then, or None."""
     folder = shared.folder_of(session, settings)
-    if folder is None or not _answers(folder):
+    if folder is None or not _is_in_reach(folder):
         return None
     known = shared.noted_snapshots(session).get(keyset.keyset_id)
     tell_at = began = time.monotonic()
@@ -491,8 +491,8 @@ def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Rep
         time.sleep(POLL_SECONDS)
 
 
-def _answers(folder: SharedFolder) -> bool:
-    """Say whether the shared place is in reach. Where it is not, nobody could fetch what another builds."""
+def _is_in_reach(folder: SharedFolder) -> bool:
+    """Say whether the shared folder can be listed. If not, no process could fetch what another one builds."""
     try:
         folder.names()
     except SharedSnapshotsUnavailable:

@@ -1,7 +1,7 @@
-"""The options of lookups and of answers: as their verbs take them, and as they are carried out.
+"""The options of lookups and of answers: as callers give them, and in full with their defaults.
 
-Which facts may be found is said by a `FactFilter`. It goes whole from whoever asks to the statements that decide, and
-what it adds to these is written here too.
+A `FactFilter` says which facts may be found. It is passed from the caller to the SQL statements that decide, and its
+conditions in these are defined here too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NEAREST = 200  # facts that a search by meaning gives
 
 
 class FilterOptions(TypedDict, total=False):
-    """Choose which facts are found: with `accepted_only` none that is only proposed, as where the active keyset or the
-    fact's corpus says so. Where `corpora` are named, only what stands in their documents, as if there were no others.
+    """Choose which facts are found: with `accepted_only` no proposed ones, as wherever the active keyset or the corpus
+    of the fact demands that; and where `corpora` are named, only facts in their documents.
     """
 
     accepted_only: bool
@@ -35,8 +35,8 @@ class FilterOptions(TypedDict, total=False):
 class LookupOptions(FilterOptions, total=False):
     """Choose what a lookup is asked for: the `k` best facts (1), at or above the `threshold` (None: the keyset's own).
 
-    `min_seq` is the seq of an edit that the answer must include. `ranking` is what facts are found by: "key" (the
-    default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query.
+    `min_seq` is the seq of an edit that the answer must include. `ranking` is the way in which facts are found: "key"
+    (the default), "words" or "reader". The latter two, of `kb.answers.ranked`, need one of the `texts` for each query.
     """
 
     k: int
@@ -49,9 +49,9 @@ class LookupOptions(FilterOptions, total=False):
 class AnswerOptions(FilterOptions, total=False):
     """Choose how a question is answered: from which score on, with how many passages, and by which facts.
 
-    `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
-    "paper" it is a cosine (None: the one that this base was calibrated to, else the fitted one). `nearest` passages (3)
-    come with the answer.
+    `threshold` is the least probability that a span is right, and that of passages moves with it. In the mode "paper"
+    it is a cosine. None is the threshold that this base was calibrated to, or else the fitted one. `nearest` passages
+    (3) come with the answer.
     """
 
     threshold: float | None
@@ -73,9 +73,9 @@ CorporaNames = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FactFilter:
-    """Choose which facts may be found. With `accepted_only` None, as for people who curate or forget, proposed ones may
-    be wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys. Where
-    `corpora` are named, only what stands in their documents is found.
+    """Choose which facts may be found. `accepted_only` None, for people who curate or forget, lets proposed facts pass
+    even where lookups find accepted ones only. The facts `without` are passed over, as if they had no keys. Where
+    `corpora` are named, only facts in their documents are found.
     """
 
     accepted_only: bool | None = False
@@ -84,23 +84,23 @@ class FactFilter:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Give the SQL parameters of the conditions below. Raises where the filter is wider than the caller's scope."""
+        """The parameters of the SQL conditions below. Raises `RuntimeError` where it exceeds the caller's scope."""
         scope = scope_of_caller()
         if scope is not None and not (self.corpora and set(self.corpora) <= set(scope)):
             raise RuntimeError("a filter of facts is wider than the scope of the caller")
         return {"accepted_only": self.accepted_only, "corpora": list(self.corpora) or None}
 
     def of_past(self) -> FactFilter:
-        """Give the filter of what is asked of the past. Raises `InvalidQuery` where that cannot be told of it."""
+        """Give this filter for a lookup as of a past change. Raises `InvalidQuery` where it has `accepted_only`."""
         if self.accepted_only:
             raise InvalidQuery("--accepted-only (accepted_only) has no effect on the past. Leave it out")
         return replace(self, accepted_only=None)
 
 
 def limit_corpora(named: Iterable[str]) -> tuple[str, ...]:
-    """Give the corpora to look in for who asks in this context: those that are named, or (none) all of its scope.
+    """Give the corpora that this context's caller searches: the `named` ones, or without any all in the caller's scope.
 
-    Raises `CorpusNotFound` for one outside, as for one that does not exist.
+    Raises `CorpusNotFound` for one outside the scope, as for one that does not exist. An empty result means all.
     """
     scope, corpora = scope_of_caller(), tuple(named)
     if scope is None:
@@ -115,12 +115,12 @@ USUAL_FACTS, EVERY_FACT = FactFilter(), FactFilter(accepted_only=None)
 
 
 def every_fact_in_scope() -> FactFilter:
-    """Give the filter that lets every fact pass which who asks in this context has a right on."""
+    """Give the filter that lets every fact in the scope of this context's caller pass, also proposed ones."""
     return replace(EVERY_FACT, corpora=limit_corpora(()))
 
 
 class FilteredOptions(LookupOptions, total=False):
-    """The options of a lookup within the base, where the filter may be given whole."""
+    """The options of a lookup from within the program, which may give a whole `FactFilter`."""
 
     fact_filter: FactFilter
 
@@ -177,7 +177,7 @@ class FullLookupOptions:
 
 
 class AskedOfFacts(Protocol):
-    """A request, or the record of one, that says which facts were to be found."""
+    """A request, or the record of one, with the filter of the facts that it may find."""
 
     @property
     def accepted_only(self) -> bool: ...
@@ -186,12 +186,12 @@ class AskedOfFacts(Protocol):
 
 
 def filter_of(asked: AskedOfFacts) -> FilterOptions:
-    """Give which facts were to be found, to ask for them again or to keep it beside what came of it."""
+    """Give the filter options of a request, to repeat the request or to store them with its result."""
     return {"accepted_only": asked.accepted_only, "corpora": tuple(asked.corpora)}
 
 
 def filter_note(asked: AskedOfFacts) -> str:
-    """Say which facts were to be found; nothing where that is as usual."""
+    """Describe the filter of a request, such as "accepted facts only, corpora a, b"; give "" where it has none."""
     of_corpora = f"corpora {', '.join(asked.corpora)}" if asked.corpora else ""
     return ", ".join(filter(None, ("accepted facts only" if asked.accepted_only else "", of_corpora)))
 

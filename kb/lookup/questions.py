@@ -1,7 +1,7 @@
-"""Questions: looks up texts, also while another keyset is activated.
+"""Questions: encodes questions and looks them up, also while another keyset is activated.
 
-A query comes from one checkpoint, and only queries of the active keyset's checkpoint are answered. This holds several
-encoders and uses that of the active keyset; where another was activated meanwhile, it encodes the questions again.
+A query comes from one checkpoint, and only queries of the active keyset's checkpoint are answered. So `Questions` holds
+several encoders and uses that of the active keyset. If another keyset was activated since, it encodes questions again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ class Questions:
         keyset_id: int | None = None,
         await_encoder: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """Take at least one encoder, also of keysets that are still to be activated, or a function that gives those
-        there are now, by checkpoint and the likeliest first.
+        """Take at least one encoder, or a function that gives the loaded ones by checkpoint id, the likeliest first.
 
-        With a `keyset_id` it asks in that keyset, active or not. `await_encoder` waits until the encoder of a
-        checkpoint is there, and says whether it is.
+        Encoders of keysets that are not active yet may be among them. With a `keyset_id` it asks in that keyset, active
+        or not. `await_encoder` waits until the encoder of a checkpoint id is loaded, and says whether it is.
         """
         self.kb, self._await_encoder = kb, await_encoder
         self._encoders = encoders if callable(encoders) else partial(_by_checkpoint, encoders)
@@ -55,7 +54,7 @@ class Questions:
     def nearest_one(
         self, question: str, threshold: float | None, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Lookup]:
-        """Give the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
+        """Give the query of one question, and the lookup of its nearest fact, even where another contradicts that.
 
         Raises what `ask` does.
         """
@@ -65,7 +64,7 @@ class Questions:
     def nearest(
         self, question: str, k: int, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Ranking]:
-        """Give the query of a question, the k live facts nearest to it, and the nearest tombstone.
+        """Give the query of a question, with the k live facts and the tombstone nearest to it.
 
         Raises what `ask` does.
         """
@@ -74,7 +73,7 @@ class Questions:
     def nearest_as_of(
         self, question: str, k: int, seq: int, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[Hit, ...]:
-        """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
+        """List the k facts that were nearest to a question as of change `seq`, by the keys of that time."""
         asked = {"k": k, "threshold": -1.0, "fact_filter": fact_filter}
         _, _, (lookup,) = self._ask_encoded([question], self.kb.lookups.as_of(seq).find, **asked)
         return lookup.hits

@@ -1,4 +1,4 @@
-"""Ranks the keys that were found as facts, and gives those that answer. It reads nothing from the database."""
+"""Ranks found keys as facts, and decides which facts answer a lookup. It reads nothing from the database."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rank_candidates(
 ) -> Ranking:
     """Rank the k best facts, each once, by its best key, best first; ties go to the older fact.
 
-    `added` is what the scores of keys get in addition, by the key's id.
+    `added` has, by key id, what is added to the score of each key.
     """
     scores = _scores(query_D[None], [rows])
     if added is not None:
@@ -57,13 +57,13 @@ def rank_candidates(
 
 
 def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranking]:
-    """Rank for each query, among the rows that were found for it, as `rank_candidates` does."""
+    """Rank for each query the k best facts among its own rows, as `rank_candidates` does."""
     scores = iter(_scores(queries_BD, rows_B))
     return [_rank_rows(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
 def rank_together(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
-    """Rank these rows for each query together with the ranking that it has."""
+    """Merge the facts of these rows into the ranking `found` for each query; give the merged rankings."""
     more = rank_each(queries_BD, [rows] * len(queries_BD), k)
     return [_merge_rankings(one, other, k) for one, other in zip(found, more, strict=True)]
 
@@ -79,9 +79,9 @@ def _merge_rankings(first: Ranking, second: Ranking, k: int) -> Ranking:
 
 
 def _scores(queries_BD: Vectors, rows_B: Sequence[Rows]) -> list[float]:
-    """Give the inner products of each query with the keys of its rows, one after the other.
+    """Give the inner products of each query with the keys of its rows, in one list, query after query.
 
-    Each is computed by itself, so that it does not depend on what it is computed with.
+    Each product is computed by itself, so that its rounding does not depend on the other rows.
     """
     keys = np.frombuffer(b"".join(row.key for rows in rows_B for row in rows), dtype=STORED)
     keys_ND = keys.reshape(-1, queries_BD.shape[1]).astype(np.float32)
@@ -139,7 +139,7 @@ Yields = Mapping[int, Collection[int]]  # by fact, those that are to answer in i
 
 
 def settle_ranking(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranking:
-    """Move to the front, of the facts that compete for the first k places, the one that the rules prefer."""
+    """Put into each of the first k places, of the facts that compete for it, the one that the rules prefer."""
     if not yields:
         return ranking
     hits = list(ranking.hits)

@@ -1,7 +1,6 @@
-"""The records that lookups give, and the protocol of who observes lookups.
+"""The records that lookups return, and the protocol of observers of lookups.
 
-By default nothing observes; that costs the call of a method that does nothing, and this package needs no library for
-metrics or spans.
+The default observer does nothing, so this package needs no library for metrics or spans.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from colmlm.kb.facts.records import Review
 class Hit:
     """A live fact that a lookup found, with its exact inner product with the query.
 
-    Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
-    A `review` of "proposed" says that nobody has accepted the fact yet. Where it is `approximate`, its key was adopted
-    from a release's codes, and the score is exact for that key alone.
+    In a ranking by words or by the reader, `kb.answers.ranked` defines its `score`. `key_id` is None where the reader
+    found the fact. A `review` of "proposed" says that nobody has accepted the fact yet. Where the hit is `approximate`,
+    its key was adopted from a release's codes, and the score is exact for that key alone.
     """
 
     fact_id: int
@@ -34,7 +33,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class AskedQuery:
-    """The query of a question as it is stored: fp16 bytes in the space of a checkpoint."""
+    """The query vector of a question, as fp16 bytes, and the checkpoint that made it."""
 
     checkpoint_id: str
     query: bytes
@@ -79,9 +78,9 @@ class AsOfLookup(Lookup):
 
 @dataclass(frozen=True, slots=True)
 class LookupSpace:
-    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
+    """The vector space of the active keyset: queries must be of `checkpoint_id` and have `dim` numbers.
 
-    `head_seq` is the last change.
+    `head_seq` is the last change of the log.
     """
 
     keyset_id: int
@@ -111,7 +110,7 @@ class Observer(Protocol):
     """Observes lookups. Every thread that looks something up calls it; an error that it raises fails the lookup."""
 
     def timed(self, part: str) -> AbstractContextManager[object]:
-        """Give a context for a part of the work: "lookup", and within it each "search" of the index and "select"."""
+        """Give a context that times a `part`: the whole "lookup", a "search" of the index, or a "select"."""
         ...
 
     def looked_up(self, lookups: Sequence[Lookup]) -> None:

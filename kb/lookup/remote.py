@@ -1,11 +1,11 @@
-"""Remote: candidates from a collection elsewhere, with a tail: an exact index here of what was added since its mark.
+"""Remote: candidates from a Milvus collection, with a tail: an exact index in this process of keys added since a mark.
 
-A search sees, for sure, what the collection had some seconds ago. So the tail keeps what was added after a mark that
-is older than that, and both are searched, the tail first: what leaves it meanwhile is in the collection by then. What
-was deleted may be found there for a while; the `SELECT` of a lookup drops it.
+A search of the collection surely sees only what it had some seconds ago. So the tail keeps the keys added after a mark
+that is older than that. Both are searched, the tail first: a key that leaves it is in the collection by then. Deleted
+keys may be found in the collection for a while, and the `SELECT` of a lookup drops them.
 
-After every search the collection is asked whether it still has that mark. Where it has not, it was wiped, written anew
-or put back to an older state: this object is lost then, and answers nothing more until it is opened anew.
+After every search the collection is asked whether it still has that mark. If not, it was wiped, filled again or reset
+to an older state. The candidates are lost then, and answer nothing until the collection is opened again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CollectionCandidates:
 
     @property
     def ids(self) -> Ids:
-        """Give the ids as of now, which takes a query for some thousands of them."""
+        """The ids of all keys now. Reading them takes a query for every few thousand."""
         there = np.setdiff1d(
             self.collection.ids(), np.array(list(self._removed), dtype=np.int64), assume_unique=True
         )
@@ -94,7 +94,7 @@ class CollectionCandidates:
 
     @property
     def is_ahead(self) -> bool:
-        """Say whether it holds changes that the collection did not have when it last looked."""
+        """Say whether this process has changes that are past the newest mark it has seen."""
         with self._changing:
             last = self._seen[-1][0] if self._seen else self._settled
             changes = (*self._added.values(), *self._removed.values())
@@ -118,7 +118,7 @@ class CollectionCandidates:
         # After the search, or one of what was wiped in between would be taken for an answer; and not beside it: sent at
         # once they took 40 ms where one after the other takes 3.
         if not self.collection.has_mark(settled, self.mark.fill, strong=strong):
-            self._look_again(settled)
+            self._require_mark(settled)
         return merge_hits(found, near, k)
 
     def missing(self, ids: Iterable[int]) -> Ids:
@@ -147,7 +147,7 @@ class CollectionCandidates:
                 self._removed[id_] = None
 
     def advance(self, seq: int) -> None:
-        """Note that everything up to change `seq` was put or removed here, and look at times for a newer mark."""
+        """Note that everything up to change `seq` was put or removed here, and now and then read the newest mark."""
         self._require()
         with self._changing:
             for changes in (self._added, self._removed):
@@ -155,7 +155,7 @@ class CollectionCandidates:
             self.applied_seq = seq
         if (self._added or self._removed) and self.clock() >= self._look_from:
             self._look_from = self.clock() + LOOK_SECONDS
-            self._see(self.collection.mark(strong=False))
+            self._apply_mark(self.collection.mark(strong=False))
 
     def adopt_fit(self, fit: IndexFit | None) -> None:
         pass
@@ -163,8 +163,8 @@ class CollectionCandidates:
     def has_outgrown(self, index_spec: str) -> bool:
         return False
 
-    def _see(self, mark: CollectionMark | None) -> None:
-        """Let go of what a mark of so long ago says is in the collection."""
+    def _apply_mark(self, mark: CollectionMark | None) -> None:
+        """Note this mark, and forget the changes that a mark seen `SETTLED_SECONDS` ago says are in the collection."""
         now = self.clock()
         with self._changing:
             if mark is not None and mark.fill == self.mark.fill:
@@ -180,8 +180,8 @@ class CollectionCandidates:
                 if changes is self._added:
                     self._tail.remove(done)
 
-    def _look_again(self, settled: int) -> None:
-        """Raise unless the collection has a mark of this fill from change `settled` on after all."""
+    def _require_mark(self, settled: int) -> None:
+        """Raise, and be lost, unless a strong read finds a mark of this fill at change `settled` or later."""
         mark = self.collection.mark(strong=True)
         if mark is not None and mark.fill == self.mark.fill and mark.seq >= settled:
             return
@@ -205,12 +205,12 @@ def collection_note(there: Collection) -> str:
 
 
 def address_of_note(fit: str) -> str | None:
-    """Read the address in that text; None where an earlier release stored none."""
+    """Read the address from a text of `collection_note`; None where an earlier version stored none."""
     return fit.partition(" at ")[2] or None
 
 
 def merge_hits(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:
-    """Give the k best of two searches [B, k], each id once where there are enough."""
+    """Merge two searches [B, k] for the same queries into the k best, each id once where there are enough."""
     D, I = np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)  # noqa: E741
     if not (other[1] >= 0).any():
         return one
@@ -233,19 +233,19 @@ def merge_hits(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class CollectionWriter:
-    """Writes to the collection. The session's transaction has the turn; without its connection each verb raises."""
+    """Writes to the collection. The session's transaction has the turn; without its connection each method raises."""
 
     session: Session
     there: Collection
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
-        """Add keys [n, d] under ids [n] that are not there."""
+        """Insert keys [n, d] under ids [n]. None of these ids may be in the collection yet."""
         for start in range(0, len(ids), AT_ONCE):
             self._require_turn()
             self.there.insert(ids[start : start + AT_ONCE], keys[start : start + AT_ONCE])
 
     def delete(self, ids: Sequence[int]) -> None:
-        """Delete the keys of these ids; those that are not there are ignored."""
+        """Delete the keys of these ids; unknown ids are ignored."""
         for start in range(0, len(ids), AT_ONCE):
             self._require_turn()
             self.there.delete(ids[start : start + AT_ONCE])
@@ -255,7 +255,7 @@ class CollectionWriter:
         self.there.set_mark(mark)
 
     def create(self) -> None:
-        """Make the collection anew and empty."""
+        """Create the collection empty, in place of the former one."""
         self._require_turn()
         self.there.create()
 
@@ -276,7 +276,7 @@ class CollectionWriter:
 
 
 def collection_of_keyset(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
-    """Give the collection of this keyset, without asking for it; None where its index is Faiss's."""
+    """Give the collection that this keyset names, without a request to Milvus; None where it names none."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
     owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
@@ -284,9 +284,9 @@ def collection_of_keyset(session: Session, keyset: KeysetHead, address: MilvusAd
 
 
 def attach_collection(session: Session, there: Collection) -> CollectionCandidates:
-    """Open what is in a collection as of its mark.
+    """Open the candidates of a collection as of its newest mark.
 
-    Raises `CandidatesRefused` where that is not this base's or names a change that the log does not have.
+    Raises `CandidatesRefused` where the collection is missing or not this base's, or the log lacks the mark's change.
     """
     if not there.exists():
         raise CandidatesRefused(there.where, "it does not exist")
@@ -304,7 +304,7 @@ def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
 
 
 def hand_on_changes(session: Session, keyset_id: int, there: Collection) -> bool:
-    """Write the changes since the mark to the collection, and a new mark; give False where another process does."""
+    """Write the changes since the mark to the collection, and a new mark; give False if another process is writing."""
     if not has_turn(session, keyset_id):
         return False
     there, connection = there.with_long_timeout(), connection_of(session)
@@ -319,7 +319,7 @@ def hand_on_changes(session: Session, keyset_id: int, there: Collection) -> bool
 
 
 def _renew(writer: CollectionWriter, keys: Keys) -> bool:
-    """Make the collection hold, of these keys, exactly those given; say whether there was anything to do."""
+    """Make the collection hold, of these ids, exactly the keys that are not None; say whether there were any ids."""
     there = writer.there
     live = [key_id for key_id, key in keys.items() if key is not None]
     present = there.present(list(keys))
@@ -372,10 +372,10 @@ def _now(session: Session) -> float:
 
 
 def compact_collection(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
-    """Bring the collection up to the log and have it rewrite what holds deleted keys; say whether it did in time.
+    """Bring the collection up to the log, and have Milvus rewrite what holds deleted keys; say whether it did in time.
 
-    A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
-    and counted after. Raises `CandidatesRefused` where there are more then.
+    A writer that lost its connection may have inserted keys that were erased since. So ids are compared with those of
+    the database before, and counted after. Raises `CandidatesRefused` where there are too many after.
     """
     wait_for_turn(session, keyset_id)
     there = there.with_long_timeout()
@@ -390,7 +390,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
 
 
 def is_filled(session: Session, there: Collection) -> bool:
-    """Say whether this base filled the collection, which exists, to the end."""
+    """Say whether this base filled the collection to the end. The collection must exist."""
     try:
         _trusted_mark(session, there)
     except CandidatesRefused:
@@ -399,7 +399,7 @@ def is_filled(session: Session, there: Collection) -> bool:
 
 
 def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
-    """Put in what is missing and take out what is left over; say False where keys are stored more than once."""
+    """Insert the missing keys and delete the surplus ones; give False instead where keys are stored more than once."""
     there, session = writer.there, writer.session
     found = there.ids()
     if there.count(strong=True) != len(found):
@@ -412,7 +412,7 @@ def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
 
 
 def _put(writer: CollectionWriter, keyset: KeysetHead, wanted: Ids) -> Iterator[list[int]]:
-    """Insert these keys, and give the ids of some after the other. Each are read just before they are written."""
+    """Insert the keys of these ids in batches, each read just before it is written; yield the ids of each batch."""
     for start in range(0, len(wanted), AT_ONCE):
         rows = writer.session.execute(
             select(FactKeyRow.id, FactKeyRow.key).where(

@@ -1,7 +1,7 @@
-"""Replica: what this process finds candidates with in one keyset, and follows the change log with.
+"""Replica: the candidates of one keyset in this process, and how they follow the change log.
 
-Catching up takes from a change only which facts it touched: the live keys of these are read from the database, and
-the candidates are made to hold exactly those. So a change may be applied twice, or late.
+Catching up takes from a change only which facts it touched. The live keys of these facts are read from the database,
+and the candidates are made to hold exactly those. So a change may be applied twice, or late.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ KEPT = 256  # ids; what more were given is searched for
 
 
 class AddedKeys:
-    """The last keys that were added to an index, by the changes that did. One thread notes, others ask meanwhile."""
+    """The ids of the keys added last to an index, with the changes that added them. One thread notes, others read."""
 
     def __init__(self) -> None:
         self._last: tuple[tuple[int, int], ...] = ()  # change and key
         self._forgotten = 0  # no key that a change past this one added is missing from the last
 
     def note(self, seq: int, key_ids: Sequence[int]) -> None:
-        """Note what change `seq` adds."""
+        """Note that change `seq` adds these keys."""
         last = (*self._last, *((seq, key_id) for key_id in key_ids))
         if len(last) > KEPT:
             self._forgotten = seq  # before they are dropped, for whoever reads both meanwhile
@@ -79,7 +79,7 @@ class AddedKeys:
         self._last = last
 
     def since(self, seq: int) -> list[int] | None:
-        """Give the keys that changes past `seq` have added; None where that is not known any more."""
+        """Give the ids of the keys that changes past `seq` have added; None where some of them were forgotten."""
         last = self._last
         return None if self._forgotten > seq else [key_id for added, key_id in last if added > seq]
 
@@ -110,9 +110,9 @@ class Replica:
     def candidates_of(
         self, corpora: tuple[str, ...], ask: Callable[[Callable[[psycopg.Connection], None]], None]
     ) -> CandidateSearch:
-        """Give what proposes keys of these corpora (none: of all), read by what `ask` runs with a connection.
+        """Give the search among the keys of these corpora (none: all). `ask` lends a connection to read the keys.
 
-        A collection elsewhere proposes keys of all; the SELECT that decides passes over the others.
+        A collection elsewhere proposes keys of all corpora. The SELECT that decides passes over the others.
         """
         whole = self.candidates
         if not corpora or not isinstance(whole, FaissCandidates | DeviceCandidates):
@@ -144,7 +144,7 @@ class Replica:
             self._follow.release()
 
     def _renew(self, keys: Keys, head: int) -> None:
-        """Make the candidates hold, of these keys, exactly those given. What is added, is so by change `head`."""
+        """Make the candidates hold, of these ids, exactly the keys that are not None. Change `head` adds them."""
         self.candidates.remove([key_id for key_id, key in keys.items() if key is None])
         new = self.candidates.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
@@ -178,9 +178,9 @@ def rebuild_replica(
 def read_replica(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Read the keys of a keyset that torch searches from the database; None where something else searches it.
+    """Open the replica of a keyset that torch searches, by reading its keys; None where something else searches it.
 
-    The device may turn out to have no room for them.
+    Gives None also where the device turns out to have no room for the keys.
     """
     if (place := choose_device(session, keyset, settings)) is None:
         return None
@@ -193,7 +193,7 @@ def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:
 
 
 def load_saved_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
-    """Load the replica from the keyset's snapshot, or from what is kept elsewhere, and do not catch up.
+    """Load the replica from the keyset's snapshot, or open its collection elsewhere, without catching up.
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
@@ -215,13 +215,13 @@ def snapshots_of(session: Session, directory: Path) -> Path:
 
 
 def save_replica(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
-    """Write the replica's snapshot, and share it where that is due or with `share`, or hands on what is elsewhere.
+    """Write the replica's snapshot, and share it if that is due or with `share`. Bring a collection up to the log.
 
-    Of keys that torch searches none is written, and one from before is removed, which could hold erased keys.
+    Keys that torch searches get no snapshot, and a former one is removed, since it could hold erased keys.
 
-    It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
-    any case. That the shared place is out of reach is raised only with `share`. Says False where facts were erased
-    meanwhile, so that it was not shared.
+    The replica must have caught up, or a process could bring back what another has removed. One that was just built is
+    shared in any case. That the shared place is out of reach is raised only with `share`. Gives False if the snapshot
+    could not be shared, also because facts were erased since.
     """
     is_shared = True
     if isinstance(replica.candidates, CollectionCandidates):
@@ -244,8 +244,8 @@ def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
         note_history(directory, replica.keyset_id, seq, audit.hash_at(session, seq))
 
 
-def note_unkept(session: Session, keyset_id: int) -> None:
-    """Note that the keys of a keyset that names torch are as of now, without reading them: nothing of them is kept."""
+def note_unsaved_index(session: Session, keyset_id: int) -> None:
+    """Record the log's head as the state of a keyset that torch searches, without reading keys: it has no snapshot."""
     keysets.note_snapshot(session, keyset_id, audit.head_seq(session))
     keysets.note_fit(session, keyset_id, IndexFit(TORCH_SPEC, 0, 0))
 
@@ -303,7 +303,7 @@ Found = list[Lookup] | KBError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyLookup:
-    """One caller's queries [B, d] by key, among the facts of now."""
+    """One caller's queries [B, d] for a lookup by key among the current facts."""
 
     queries_BD: Vectors
     checkpoint_id: str
@@ -315,7 +315,7 @@ class KeyLookup:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What lookups share that are found by one search."""
+        """The values that lookups must have in common to be answered by one search."""
         return self.checkpoint_id, self.queries_BD.shape[1], *sorted(self.options.items())
 
 
@@ -328,7 +328,7 @@ class FindsByKey(Protocol):
 
 
 def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found]:
-    """Give the result of each, or the error that refuses it."""
+    """Answer the lookups of several callers; give for each its results, or the error that refuses it."""
     kinds: dict[object, list[int]] = {}
     for i, one in enumerate(asked):
         kinds.setdefault(one.kind, []).append(i)
@@ -360,7 +360,7 @@ def _find_alike(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
 
 
 class CandidateSearch(Protocol):
-    """Propose keys near a query."""
+    """A search that proposes keys near a query."""
 
     @property
     def is_estimating(self) -> bool:
@@ -383,7 +383,7 @@ class CandidateKeys(CandidateSearch, Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Say that it answers nothing more and has to be opened anew."""
+        """Say whether it answers nothing more and has to be opened again."""
 
     @property
     def ids(self) -> Ids:
@@ -391,7 +391,7 @@ class CandidateKeys(CandidateSearch, Protocol):
 
     @property
     def fit(self) -> IndexFit:
-        """Tell how it was fitted to its keys."""
+        """The fit of its index to the keys."""
 
     @property
     def num_twice(self) -> int:
@@ -412,7 +412,7 @@ class CandidateKeys(CandidateSearch, Protocol):
         """Note that everything up to change `seq` was put and removed."""
 
     def adopt_fit(self, fit: IndexFit | None) -> None:
-        """Search as this fit says, which perhaps another process made of an index like this one."""
+        """Search as this fit says, which another process may have measured on an index like this one."""
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether another kind is due for so many keys of a keyset with this spec."""
+        """Say whether another kind of index is due for its number of keys, in a keyset with this spec."""

@@ -1,12 +1,12 @@
-"""SearchableStore: a Store with lookups in it, on the index of this process, and with the search by words.
+"""SearchableStore: a store that answers lookups by the index of this process, and searches sentences by words.
 
-Reading and editing facts needs no lookup, so Faiss and NumPy are imported with the first one.
+Reading and editing facts needs no lookup, so Faiss and NumPy are imported with the first lookup.
 
-Sentences that share words with a question are ranked by BM25 from the database alone. The rarest words of the question
+BM25 ranks the sentences that share words with a question, from the database alone. The rarest words of the question
 choose the candidates, by the index on `sentence.words`, and all words score them. So a search reads a bounded number of
-rows, however many sentences there are. Words that are in very many sentences choose only together, or where the
-question has no others. How common a word is need not be exact, so it is read once a minute; what is found is what the
-sentences say now.
+rows, however many sentences there are. Words in very many sentences choose candidates only together with others, or
+where the question has no rarer ones. Word frequencies need not be exact, so they are read once a minute. The sentences
+are read by each search.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ ORDER BY score DESC, id LIMIT %(limit)s
 
 
 class SentenceFound(NamedTuple):
-    """A sentence of a document, or of a fact without one (then a span of its question and value), and its score."""
+    """A sentence of a document, or a span of the question and value of a fact without one, with its BM25 score."""
 
     sentence_id: int
     document_id: int | None
@@ -96,24 +96,24 @@ class SentenceFound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Collection:
-    """All sentences in numbers: how many, their mean number of different words, and the frequencies of common words."""
+class _SentenceStatistics:
+    """The number of sentences, their mean number of different words, and in how many each common word is."""
 
     number: float
     mean: float
     common: Mapping[str, float]
 
     def weight(self, frequency: float) -> float:
-        """Give how much a word counts that so many sentences have."""
+        """Give the BM25 weight (IDF) of a word that is in `frequency` sentences."""
         return math.log(1 + (max(self.number, frequency) - frequency + 0.5) / (frequency + 0.5))
 
 
 @dataclass(slots=True)
 class WordSearch:
-    """Searches the sentences of one database. Threads may share it."""
+    """Searches the sentences of one database by words. Threads may share it."""
 
     _read_at: float = -math.inf
-    _collection: _Collection = field(default_factory=lambda: _Collection(0.0, 1.0, {}))
+    _collection: _SentenceStatistics = field(default_factory=lambda: _SentenceStatistics(0.0, 1.0, {}))
     _counted: dict[str, float] = field(default_factory=dict)
 
     def find(
@@ -124,12 +124,10 @@ class WordSearch:
         also: Collection[int] = (),
         corpora: Sequence[str] = (),
     ) -> list[SentenceFound]:
-        """Find up to `limit` sentences, best first; of those with the same score the older first.
+        """Find up to `limit` sentences that share words with the question, best BM25 score first, then by id.
 
-        Where `corpora` are named, those of their documents alone.
-
-        The sentences `also` are scored whether they share words with the question or not, and may come in addition.
-        It gives none where the question has no word but the commonest of the language.
+        Where `corpora` are named, the words find only sentences of their documents. The sentences with the ids `also`
+        are scored even if they share no word, and may come in addition. A question of stop words alone finds none.
         """
         connection = connection_of(session)
         asked = " ".join(searched_words(question).split(" ")[:MOST_ASKED])
@@ -150,7 +148,7 @@ class WordSearch:
             "corpora": list(corpora) or None,
         }
         found: list[SentenceFound] = []
-        for chosen in _choices(rarest_first, frequencies, collection.number):
+        for chosen in _tsqueries(rarest_first, frequencies, collection.number):
             rows = connection.execute(_SEARCH, values | {"chosen": chosen})
             found = [SentenceFound(*row) for row in rows]
             if len(found) >= limit + len(also):
@@ -159,10 +157,10 @@ class WordSearch:
 
     def _frequencies(
         self, connection: psycopg.Connection, lexemes: Sequence[str]
-    ) -> tuple[_Collection, dict[str, float]]:
-        """Give the collection, and in how many sentences each lexeme is, as of the last minute."""
+    ) -> tuple[_SentenceStatistics, dict[str, float]]:
+        """Give the statistics of all sentences, and in how many each lexeme is, as of a minute ago at most."""
         if time.monotonic() - self._read_at > KEPT_SECONDS:
-            self._collection, self._counted = _read(connection), {}
+            self._collection, self._counted = _read_statistics(connection), {}
             self._read_at = time.monotonic()
         collection, counted = self._collection, self._counted
         unknown = [lexeme for lexeme in lexemes if lexeme not in counted and lexeme not in collection.common]
@@ -175,20 +173,20 @@ class WordSearch:
         }
 
 
-def _read(connection: psycopg.Connection) -> _Collection:
+def _read_statistics(connection: psycopg.Connection) -> _SentenceStatistics:
     number, mean, lexemes, shares = connection.execute(_COLLECTION).fetchall()[0]
     # The shares end with the least, the greatest and that of NULL.
     common = {lexeme: share * number for lexeme, share in zip(lexemes or (), shares or (), strict=False)}
-    return _Collection(number, max(float(mean or 1), 1.0), common)
+    return _SentenceStatistics(number, max(float(mean or 1), 1.0), common)
 
 
-def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
-    """Give queries for the candidates, each to be used where those before it found too few sentences.
+def _tsqueries(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
+    """Yield text queries (tsquery) that choose candidates. The next is tried where the one before found too few.
 
-    There is one where some lexeme, or pair, is rare enough. Where all are in very many sentences, those that have
-    several of them are sought first.
+    Where a lexeme or a pair of lexemes is rare enough, there is one query. Otherwise the first query demands several
+    lexemes together, and the last the rarest lexeme alone.
     """
-    if chosen := list(_rare(rarest_first, frequencies, number)):
+    if chosen := list(_rare_queries(rarest_first, frequencies, number)):
         yield " | ".join(chosen)
         return
     together, many = [rarest_first[0]], frequencies[rarest_first[0]]
@@ -201,8 +199,10 @@ def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], numb
     yield quote_lexeme(rarest_first[0])
 
 
-def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
-    """Give queries of single lexemes, and then of pairs, as long as all together find few enough sentences."""
+def _rare_queries(
+    rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float
+) -> Iterator[str]:
+    """Yield text queries of single lexemes, then of pairs, while their sentences together are few enough."""
     rare, room = 0, float(MOST_CANDIDATES)
     for lexeme in rarest_first:
         if frequencies[lexeme] > room:
@@ -229,7 +229,7 @@ class SearchableStore(Store):
 
     @property
     def searcher(self) -> Searcher:
-        """Search the index of this process, which it opens with the first search."""
+        """The searcher of this process. It opens its index with the first search."""
         with self._making:
             if self._searcher is None:
                 from colmlm.kb.lookup.searcher import Searcher

@@ -48,7 +48,7 @@ class Searcher(Replicas):
     """
 
     def of_keyset(self, keyset_id: int, replica: Replica | None = None) -> Searcher:
-        """Give lookups in one keyset, in an index of its own: this `replica`, or one opened with the first lookup."""
+        """Give a searcher of one keyset with its own index: this `replica`, or one that the first lookup opens."""
         return Searcher(self.reader, self.sessions, self.settings, keyset_id, _replica=replica)
 
     def find(
@@ -59,7 +59,7 @@ class Searcher(Replicas):
         by_rule: bool = True,
         **options: Unpack[FilteredOptions],
     ) -> list[Lookup]:
-        """Find the best facts of each query, as `Lookups.find` describes.
+        """Find the best facts of each query, as `Lookups.find` describes, but without `by_rule` by score alone.
 
         In a named keyset it raises `KeysetMismatch` where the queries are of another checkpoint, `KeysetNotFound`, and
         `KeysetNotReady` where the keyset is building or retired.
@@ -86,7 +86,7 @@ class Searcher(Replicas):
         k: int,
         fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Ranking]:
-        """Rank the k live facts nearest to each query and the nearest tombstone, and let none of them decide.
+        """Rank the k live facts nearest to each query, and give its nearest tombstone. No threshold applies.
 
         Facts that are filtered out are passed over, however many they are. It raises what `find` does.
         """
@@ -106,9 +106,9 @@ class Searcher(Replicas):
         seq: int,
         fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Lookup]:
-        """Find the best live fact of each query among some keys, given by id with what their scores get in addition.
+        """Find the best live fact of each query among some keys: `added` has their ids and what to add to their scores.
 
-        The SELECT that decides is that of `find`. `seq` is the change that the keys were chosen as of. Raises
+        The SELECT that decides is that of `find`. `seq` is the change as of which the keys were chosen. Raises
         `KeysetMismatch`, also where another keyset was activated since.
         """
         replica = self._open_replica()
@@ -127,9 +127,9 @@ class Searcher(Replicas):
     def _rank_facts(
         self, queries: Vectors, checkpoint_id: str, wanted: FullLookupOptions, spare: int = 0
     ) -> tuple[list[Ranking], Decision, int]:
-        """Rank the nearest facts of each query, and give the decision behind that and the change of the index.
+        """Rank the nearest facts of each query; give the rankings, the decision, and the last change they include.
 
-        Up to `spare` more facts are ranked where they were found beside those that are wanted.
+        Up to `spare` facts beyond the k wanted ones are ranked, if the search found them too.
         """
         replica = self._open_replica()
         required: int | None = None
@@ -149,13 +149,13 @@ class Searcher(Replicas):
             required = decision.head if required is None else required
             if decision.keyset_id != replica.keyset_id:
                 replica = self.current()
-            elif seq >= required or self._has_added(replica, seq, queries, found, decision, wanted):
+            elif seq >= required or self._has_merged_keys(replica, seq, queries, found, decision, wanted):
                 break
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id), self.keyset_id)
         return found, decision, max(seq, required)
 
-    def _has_added(
+    def _has_merged_keys(
         self,
         replica: Replica,
         seq: int,
@@ -164,10 +164,10 @@ class Searcher(Replicas):
         decision: Decision,
         wanted: FullLookupOptions,
     ) -> bool:
-        """Catch up, and rank with what was `found` in the index as of `seq` the keys that it got since.
+        """Catch up, and merge the keys that the index got after change `seq` into the rankings `found`.
 
-        One more SELECT decides on all, old and new, so that no answer mixes two states. Says False where the index has
-        to be searched again: it got too many, facts contradict, or what was decided before holds no more.
+        One more SELECT decides on all keys, old and new, so that no answer mixes two states. False means that the index
+        must be searched again: it got too many keys, facts contradict, or the earlier `decision` no longer holds.
         """
         self._catch_up(replica)
         added = replica.added.since(seq)
@@ -175,20 +175,20 @@ class Searcher(Replicas):
             again = self._decider.decide(replica.keyset_id, [*decision.keys, *added], wanted.fact_filter)
             if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
                 return False
-            rows = _rows(again, added, wanted)
+            rows = _rankable_keys(again, added, wanted)
             found[:] = rank_together(found, queries_BD, rows, wanted.k)
         return added is not None
 
     def _search(
         self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: FullLookupOptions, spare: int
     ) -> tuple[list[Ranking], Decision]:
-        """Rank the nearest facts of each query (k live facts, or all there are), and give the last decision, with the
-        head of the first and all keys that were found.
+        """Rank the k nearest live facts of each query, or all if there are fewer; give the rankings and the decision.
 
-        The index is asked for more keys than k: some share a fact, some facts are deleted, and proposed ones may be
-        left out. Where the rest is fewer than k, the index is asked again, for twice as many. An approximate index is
-        also asked again where it gave keys of facts deleted past `seq`, which took the places of others. Of the keys
-        of an exact index, those that can be among the k best are looked up in the database first.
+        The decision is the last one, with the head of the first and all keys found. The index is asked for more keys
+        than k: some share a fact, some facts are deleted, and proposed ones may be left out. If fewer than k facts
+        remain, it is asked for twice as many. An approximate index is also asked again where it gave keys of facts
+        deleted past `seq`, which took the places of others. Of the keys of an exact index, those that can be among the
+        k best are looked up in the database first.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decider.decide(replica.keyset_id, [], wanted.fact_filter)
@@ -214,7 +214,7 @@ class Searcher(Replicas):
             decision = self._decider.decide(replica.keyset_id, key_ids, wanted.fact_filter)
             known |= decision.keys
             head = decision.head if head is None else head  # what was found first may be gone at the last
-            rows_B = [_rows(decision, ids, wanted) for ids in candidates.tolist()]
+            rows_B = [_rankable_keys(decision, ids, wanted) for ids in candidates.tolist()]
             ranked = rank_each(queries_BD[short], rows_B, k + (spare if decision.yields else 0))
             for b, ranking in zip(short, ranked, strict=True):
                 answers[b] = ranking
@@ -237,7 +237,7 @@ class Searcher(Replicas):
                 return answers, replace(decision, head=head, keys=known)
 
     def _require_corpora(self, corpora: Sequence[str]) -> None:
-        """Raise `CorpusNotFound` for a corpus that never had a document; one that had is asked about once."""
+        """Raise `CorpusNotFound` for a corpus that never had a document. A known one is not looked up again."""
         if unknown := [corpus for corpus in corpora if corpus not in self._known_corpora]:
             with self.sessions() as session:
                 for corpus in unknown:
@@ -249,9 +249,9 @@ class Searcher(Replicas):
         return Decider(self.reader, self.keyset_id, self.observer)
 
     def await_change(self, min_seq: int) -> None:
-        """Catch up with change `min_seq`, or waits until the thread that is catching up has done so.
+        """Catch up to change `min_seq`, or wait until another thread that is catching up has done so.
 
-        Raises `NoSuchChange` where it does not exist, as waiting would be in vain, and `IndexBehind` where it takes too
+        Raises `NoSuchChange` at once where that change does not exist, and `IndexBehind` where catching up takes too
         long.
         """
         replica = self._open_replica()
@@ -264,9 +264,9 @@ class Searcher(Replicas):
             raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
     def former(self, checkpoint_id: str) -> Searcher | None:
-        """Give lookups in the keyset of this checkpoint, which answered before another was activated.
+        """Give a searcher of the ready keyset of this checkpoint, as one that was active before another was activated.
 
-        None where it answers no more, or is active. Its index is the one that is kept open for a rollback.
+        None where the checkpoint has none, or its keyset is active. The index is the one on standby for a rollback.
         """
         with self._opening, self.sessions() as session:
             keyset_id = keysets.ready_keyset_of(session, checkpoint_id)
@@ -279,8 +279,8 @@ class Searcher(Replicas):
             return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
 
 
-def _rows(decision: Decision, key_ids: Iterable[int], wanted: FullLookupOptions) -> list[Row[Any]]:
-    """Give the keys that may be ranked, of those that were decided on, in this order."""
+def _rankable_keys(decision: Decision, key_ids: Iterable[int], wanted: FullLookupOptions) -> list[Row[Any]]:
+    """Give the decided rows of these keys, in this order, but for facts that the filter leaves out."""
     rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
     without = wanted.fact_filter.without
     return [row for row in rows if row.fact_id not in without] if without else rows
@@ -358,7 +358,7 @@ class Decision:
         return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
 
     def confirms(self, earlier: Decision) -> bool:
-        """Say whether all that an earlier one said of the keyset and its keys still holds."""
+        """Say whether the keyset, its threshold and the rows of all keys are still as in an `earlier` decision."""
         mine = self.keyset_id, self.checkpoint_id, self.threshold
         theirs = earlier.keyset_id, earlier.checkpoint_id, earlier.threshold
         return mine == theirs and all(self.keys.get(key_id) == row for key_id, row in earlier.keys.items())
@@ -366,9 +366,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Runs the SELECT on an engine of its own, `reader`, where it costs no BEGIN, no ROLLBACK and no ping.
+    """Runs the deciding SELECT on an engine of its own, `reader`, which sends no BEGIN, no ROLLBACK and no ping.
 
-    The active keyset is to answer, or the one that is `asked` for by its id.
+    The active keyset is to answer, or the one whose id is `asked`.
     """
 
     reader: Engine

@@ -1,7 +1,7 @@
 """Shared snapshots: one process builds an index, and the others fetch its snapshot from a place that all of them reach.
 
-Which file there is a keyset's snapshot, where that is, and what its bytes have to be, stands in the database. So
-nothing is believed for its name, and who looks at another place than the servers do knows it.
+The database records the place, file name, size and digest of each keyset's shared snapshot. So no file is trusted for
+its name, and a process that is configured with another place than the servers notices it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class SnapshotExtent:
 
 
 def folder_of(session: Session, settings: Settings) -> SharedFolder | None:
-    """Give the folder of this base in the shared place; None where none is named."""
+    """Give the folder of this base in the shared place; None where the settings name no place."""
     if settings.shared_snapshots is None:
         return None
     return SharedFolder(settings.shared_snapshots, audit.database_id(session))
 
 
 def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
-    """Give the shared snapshot that the database names for each keyset in use, if it is of this log."""
+    """Give the recorded shared snapshot of each keyset in use, if its last change is in this log with that hash."""
     return {
         n: one
         for n, one in _read_snapshots(session, KeysetRow.state != "retired").items()
@@ -69,7 +69,7 @@ def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
 
 
 def named_snapshots(session: Session) -> dict[int, SharedSnapshot]:
-    """Give every shared snapshot that the database names, also those of retired keysets."""
+    """Give every shared snapshot that the database records, by keyset, also those of retired keysets."""
     return _read_snapshots(session, true())
 
 
@@ -83,7 +83,7 @@ def _read_snapshots(session: Session, which: ColumnElement[bool]) -> dict[int, S
 
 
 def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
-    """Say where snapshots are shared if this process's settings name no place."""
+    """Describe where servers share snapshots, if this process's settings name no place; otherwise give None."""
     found = sorted({one.place or "a place" for one in named_snapshots(session).values()})
     if settings.shared_snapshots is not None or not found:
         return None
@@ -91,7 +91,7 @@ def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
 
 
 def snapshot_doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Give a sentence for each snapshot that may lie elsewhere or in a place that is not mounted."""
+    """Give a warning, by keyset, for each shared snapshot that is recorded elsewhere or missing from this folder."""
     files = set(folder.names())
     settled = removed_snapshots(session, folder, files)
     found = {n: _doubt(folder, one, files) for n, one in named_snapshots(session).items() if n not in settled}
@@ -101,9 +101,9 @@ def snapshot_doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
 
 
 def removed_snapshots(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
-    """Give the retired keysets whose file is gone from this folder, though the database names it still.
+    """Give the retired keysets whose snapshot is gone from this folder but still recorded in the database.
 
-    Another named snapshot has to be there, which shows that the folder is the right one.
+    Another recorded snapshot has to be there, which shows that the folder is the right one.
     """
     if not any(one.file in files for one in named_snapshots(session).values()):
         return set()
@@ -122,9 +122,9 @@ def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str])
 
 
 def reason_to_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
-    """Say why a snapshot must not be replaced from here; None where it may.
+    """Give the reason why this process must not replace a keyset's shared snapshot; None where it may.
 
-    One that is gone from its folder may, unless it holds erased keys.
+    One that is missing from this folder may be replaced, unless it may hold erased keys.
     """
     if shared is None or (said := _doubt(folder, shared, folder.names())) is None:
         return None
@@ -143,14 +143,14 @@ def may_hold_erased_keys(session: Session, shared: SharedSnapshot) -> bool:
 
 
 def is_snapshot_old(session: Session, changes: int = FAR_AHEAD) -> bool:
-    """Say whether the active keyset's shared snapshot is so many changes behind the log."""
+    """Say whether the active keyset has a shared snapshot that is at least so many `changes` behind the log."""
     active = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
     there = noted_snapshots(session).get(active or 0)
     return there is not None and audit.head_seq(session) - there.applied_seq >= changes
 
 
 def leftover_files(session: Session, folder: SharedFolder) -> tuple[str, ...]:
-    """List the files that no keyset in use names, of writers that died or keysets that are gone."""
+    """List the snapshot files of no keyset in use: left by writers that died, or by keysets that were retired."""
     files = {one.file for one in noted_snapshots(session).values()}
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
@@ -162,7 +162,7 @@ def list_leftovers(session: Session, folder: SharedFolder, uploads: UnfinishedUp
 
 
 def list_faults(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Read every shared snapshot, and give a sentence for each that nobody could use or that should be gone."""
+    """Read every shared snapshot, and describe by keyset each that is unusable or may hold erased keys."""
     found = snapshot_doubts(session, folder)
     for keyset_id, one in noted_snapshots(session).items():
         if keyset_id in found:
@@ -187,7 +187,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUploads:
-    """The files of which a storage keeps parts, or why it does not say of which: `unlisted`."""
+    """The names of files whose upload never finished, or the reason why storage does not list them, `unlisted`."""
 
     names: tuple[str, ...] = ()
     unlisted: str | None = None
@@ -195,7 +195,7 @@ class UnfinishedUploads:
 
 @dataclass(frozen=True, slots=True)
 class SharedFolder:
-    """The folder `name` in the shared `place`. Each verb raises `SharedSnapshotsUnavailable`."""
+    """The folder `name` in the shared `place`. Each method raises `SharedSnapshotsUnavailable` if storage fails."""
 
     place: str
     name: str
@@ -211,7 +211,7 @@ class SharedFolder:
         return f"{self.address}/{self.name}"
 
     def make(self) -> None:
-        """Make the folder in its place, where a folder is more than how files are named."""
+        """Make the folder, if the place is in a file system. Object storage has no folders to make."""
         with self._reach_storage() as (storage, root):
             if _is_local(storage):
                 _require_place(storage, root)
@@ -222,12 +222,12 @@ class SharedFolder:
             return not _is_local(storage) or Path(root).is_dir()
 
     def put(self, name: str, stream: IO[bytes]) -> None:
-        """Write a file there, over one that is there. Nobody reads it before the database names it."""
+        """Write a file into the folder, over one of the same name. Nobody reads it before the database names it."""
         with self._open_file(name, "wb") as target:
             shutil.copyfileobj(stream, target, BLOCK)
 
     def get(self, name: str, to: Path, num_bytes: int) -> None:
-        """Copy a file from there, unless its size is not `num_bytes`."""
+        """Copy a file from the folder to a local path. Raises also if its size is not `num_bytes`."""
         if (size := self.size(name)) != num_bytes:
             cause = f"{name} has {count_of(size, 'byte')} and not {num_bytes}"
             raise SharedSnapshotsUnavailable(self.where, cause)
@@ -236,7 +236,7 @@ class SharedFolder:
                 target.write(block)
 
     def holds(self, name: str, num_bytes: int, sha256: str) -> bool:
-        """Say whether a file is there with this size and this digest."""
+        """Say whether the folder has a file of this name, size and digest."""
         if name not in self.names() or self.size(name) != num_bytes:
             return False
         with self.reading(name) as stream:
@@ -259,7 +259,7 @@ class SharedFolder:
                     continue
 
     def unfinished_uploads(self) -> UnfinishedUploads:
-        """List the files whose upload to S3 never finished: their parts stay without being listed."""
+        """List the files whose upload to S3 never finished. S3 keeps their parts and does not list them as files."""
         with self._reach_storage() as (storage, root):
             try:
                 return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
@@ -269,7 +269,7 @@ class SharedFolder:
                 )
 
     def abort(self, names: Iterable[str]) -> None:
-        """Drop the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
+        """Drop the unfinished uploads of these files, as far as permitted. `unfinished_uploads` lists the others."""
         wanted = set(names)
         with self._reach_storage() as (storage, root), suppress(PermissionError):
             for upload in _uploads(storage, root) if wanted else ():
@@ -287,10 +287,10 @@ class SharedFolder:
             return int(storage.size(f"{root}/{name}"))
 
     @contextmanager
-    def _open_file(self, name: str, mode: str) -> Iterator[_There]:
-        """Open a file there. What its storage raises is explained; what the block raises is not of the storage."""
+    def _open_file(self, name: str, mode: str) -> Iterator[_SharedFile]:
+        """Open a file of the folder. Errors of the storage are translated, and those of the block are not."""
         with self._reach_storage() as (storage, root):
-            there = _There(self, storage.open(f"{root}/{name}", mode))
+            there = _SharedFile(self, storage.open(f"{root}/{name}", mode))
         try:
             yield there
         finally:
@@ -298,7 +298,7 @@ class SharedFolder:
 
     @contextmanager
     def _reach_storage(self) -> Iterator[tuple[Any, str]]:
-        """Give the storage and the folder's path there, for a block that does nothing else than to ask it."""
+        """Give the storage and the folder's path in it. The block may only call storage: its errors are translated."""
         with self._explain_errors():
             from fsspec.core import url_to_fs
 
@@ -308,7 +308,7 @@ class SharedFolder:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
-        """Explain whatever the library of a storage raises: each has errors of its own."""
+        """Raise `SharedSnapshotsUnavailable` for any error of the block: each library has errors of its own."""
         try:
             yield
         except Exception as error:  # fsspec's storages have errors of their own, with no class in common
@@ -317,8 +317,8 @@ class SharedFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """A file there. It is read and written over a network, so each call may fail."""
+class _SharedFile:
+    """An open file of a shared folder. It is read and written over a network, so each call may fail."""
 
     folder: SharedFolder
     file: Any
@@ -350,7 +350,7 @@ def _protocols(storage: Any) -> tuple[str, ...]:
 
 
 def _require_place(storage: Any, root: str) -> None:
-    """Raise `FileNotFoundError` unless there is a place in which only the folder of this base is missing."""
+    """Raise `FileNotFoundError` unless the place of the folder exists, so that only the folder itself is missing."""
     if _is_local(storage):
         if not (place := Path(root).parent).is_dir():
             raise FileNotFoundError(f"{place} is no directory that is there; make it, or mount it")
@@ -367,7 +367,7 @@ def _require_place(storage: Any, root: str) -> None:
 
 
 def _uploads(storage: Any, root: str) -> Iterator[Any]:
-    """Give the unfinished uploads below the folder; other storage than S3 keeps none that could be asked for."""
+    """Yield S3's records of unfinished uploads below the folder; none for other storage, which cannot list them."""
     if "s3" not in _protocols(storage):
         return
     bucket, folder, _ = storage.split_path(root)
@@ -383,7 +383,7 @@ def _uploads(storage: Any, root: str) -> Iterator[Any]:
 # Sharing: copies a keyset's snapshot from the index directory to the shared place, and removes what is left
 # over.
 #
-# Of several processes one at a time does so (`_turns`), and never with a snapshot that is older than what is
+# Of several processes one at a time does so (`_take_turns`), and never with a snapshot that is older than what is
 # there, or it could bring back what was erased.
 
 _log = logging.getLogger(__name__)
@@ -400,10 +400,9 @@ def publish_snapshot(
 ) -> bool:
     """Copy the keyset's snapshot from the index directory to the shared place, where that is due, or `anyway`.
 
-    It is due where none is there, where this is far ahead of it, and where facts were erased since; else the log is
-    enough. While another process does it, there is nothing to do, unless it `must` be done: then this waits. Says False
-    where facts were erased after this snapshot was written, so that it must not be there. Raises
-    `SharedSnapshotsUnavailable`.
+    It is due where no snapshot is shared, where this one is far ahead of it, and where facts were erased since. While
+    another process publishes one it does nothing, unless it `must`: then it waits for its turn. Gives False, and copies
+    nothing, where facts were erased after this snapshot was written. Raises `SharedSnapshotsUnavailable`.
     """
     folder = folder_of(session, settings)
     if folder is None:
@@ -411,7 +410,7 @@ def publish_snapshot(
     with open_snapshot_file(settings.index_directory / folder.name, keyset_id, dim) as (manifest, stream):
         snapshot = _describe_snapshot(session, folder, manifest, stream.seek(0, 2))
         stream.seek(0)
-        if not (anyway or _is_due(session, keyset_id, snapshot)) or not _turn(session, keyset_id, must):
+        if not (anyway or _is_due(session, keyset_id, snapshot)) or not _take_turn(session, keyset_id, must):
             return True
         there = noted_snapshots(session).get(keyset_id)  # as whoever had the turn before left it
         if may_hold_erased_keys(session, snapshot):
@@ -425,9 +424,9 @@ def publish_snapshot(
 def _put(
     session: Session, keyset_id: int, folder: SharedFolder, snapshot: SharedSnapshot, stream: IO[bytes]
 ) -> None:
-    """Write the snapshot and note it. What it replaces goes after the commit: until then it is what others are told.
+    """Write the snapshot's file and record it. The file that it replaces is removed after the commit.
 
-    Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
+    Only the first snapshot of a base makes the folder, so that none is made where the place is not mounted.
     """
     known = named_snapshots(session)
     if (said := reason_to_stay(session, folder, known.get(keyset_id))) is not None:
@@ -477,8 +476,8 @@ def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
     return SnapshotExtent.of(snapshot).is_far_ahead(SnapshotExtent.of(there))
 
 
-def _turn(session: Session, keyset_id: int, must: bool) -> bool:
-    """Take this process's turn to write. A server that ends waits for nobody: an erasure looks after the rest."""
+def _take_turn(session: Session, keyset_id: int, must: bool) -> bool:
+    """Take this process's turn to write a keyset's snapshot, and say whether it has it. It waits if it `must`."""
     if not must:
         return has_turn(session, keyset_id)
     wait_for_turn(session, keyset_id)
@@ -486,7 +485,7 @@ def _turn(session: Session, keyset_id: int, must: bool) -> bool:
 
 
 def await_turns(session: Session) -> None:
-    """Wait until no process that began before a committed erasure still writes there."""
+    """Wait until no process that began before a committed erasure still writes a shared snapshot."""
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):
@@ -494,11 +493,11 @@ def await_turns(session: Session) -> None:
 
 
 def prune_snapshots(session: Session, folder: SharedFolder) -> None:
-    """Remove what is left over there, unless another process is just writing it. The turns last to the end.
+    """Remove leftover files and unfinished uploads from the folder, except those that another process is writing.
 
-    Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
+    The turns last to the end of the transaction. Files go first: they hold whole indexes, and listing uploads may fail.
     """
-    turns = _turns(session, leftover_files(session, folder))
+    turns = _take_turns(session, leftover_files(session, folder))
     names = [
         name for name in leftover_files(session, folder) if _keyset_of(name) in turns
     ]  # now nobody writes
@@ -508,23 +507,23 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
         session, [n for n in removed_snapshots(session, folder, folder.names()) if has_turn(session, n)]
     )
     parts = folder.unfinished_uploads().names
-    if turns := _turns(session, parts):
+    if turns := _take_turns(session, parts):
         folder.abort(name for name in folder.unfinished_uploads().names if _keyset_of(name) in turns)
 
 
-def _turns(session: Session, names: Iterable[str]) -> set[int]:
-    """Take this process's turn for the keysets of these files, but of those that another process is just writing."""
+def _take_turns(session: Session, names: Iterable[str]) -> set[int]:
+    """Take this process's turns for the keysets of these files, and give the ids of those whose turn was free."""
     ids = {keyset_id for keyset_id in map(_keyset_of, names) if keyset_id is not None}
     return {keyset_id for keyset_id in sorted(ids) if has_turn(session, keyset_id)}
 
 
 def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:
-    """Make the database name no shared snapshot of these keysets."""
+    """Remove the records of these keysets' shared snapshots from the database. Their files stay."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
     session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
 
 
 def _keyset_of(name: str) -> int | None:
-    """Give the keyset that a file's name says; None for a file of somebody else."""
+    """Give the keyset id in the name of a snapshot file; None for any other file."""
     found = FILE.fullmatch(name)
     return found and int(found[1])

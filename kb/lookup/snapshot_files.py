@@ -1,4 +1,4 @@
-"""The files of a snapshot: written under a name that nothing reads yet, with a manifest that says what they must be."""
+"""The files of a snapshot: an index, written under a name that nothing reads yet, and a manifest that describes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = 1  # version of the manifest's format
 
 
 class Readable(Protocol):
-    """A file here or elsewhere, to read."""
+    """A local or remote file that is open for reading."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -51,7 +51,7 @@ def read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
 
 
 def sizes_of(path: Path, keyset_id: int) -> tuple[int, int, int] | None:
-    """Give the keys of a snapshot, its bytes and its change; None where there is none that can be read."""
+    """Give a snapshot's number of keys, its bytes and its last change; None where there is none that can be read."""
     try:
         manifest = json.loads((path / f"keyset-{keyset_id}.json").read_text())
         size = (path / manifest["file"]).stat().st_size
@@ -106,7 +106,7 @@ def replace_snapshot(
 
 
 def note_history(directory: Path, keyset_id: int, applied_seq: int, log_hash: str | None) -> None:
-    """Write beside a snapshot which log its last change is of."""
+    """Write the number and the log's hash of a snapshot's last change into a file of their own."""
     history = {"seq": applied_seq, "hash": log_hash}
     history_file(directory, keyset_id).write_text(json.dumps(history))
 

@@ -1,8 +1,8 @@
-"""Compares what is kept of keysets' indexes with the database: snapshots on disk, and collections on a Milvus server.
+"""Compares the saved indexes of keysets with the database: snapshots on disk, and collections on a Milvus server.
 
 It finds which snapshots are refused, which hold wrong keys, and which files are orphans. A retired keyset's collection
-outlives it where Milvus was away, and one of a keyset that is still building may have been filled, or half filled. Both
-hold keys, and nobody follows the log with them.
+outlives it where Milvus was out of reach, and that of a keyset that is still building may be filled, or half filled.
+Both hold keys and do not follow the log.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class NamedCollection:
 
     @property
     def is_needed(self) -> bool:
-        """Say whether its keyset answers, or could."""
+        """Say whether its keyset is active or ready."""
         return self.state in ("ready", "active")
 
     def is_kept(self, session: Session) -> bool:
-        """Say whether it is needed, or its keyset is building and has filled it to the end."""
+        """Say whether its keyset is active or ready, or is building and has filled it to the end."""
         if self.is_needed:
             return True
         return self.state == "building" and self.is_there() and is_filled(session, self.there)
@@ -75,16 +75,16 @@ class NamedCollection:
         return self.there.is_there()
 
     def doubt(self) -> str | None:
-        """Say where it was filled, unless that is this server, or it is there all the same."""
+        """Describe where it was filled, if that is another server and this one lacks it; otherwise give None."""
         if self.filled_at in (None, self.there.address.uri) or self.there.is_there():
             return None
         return f"it is not there, and was filled at {self.filled_at}"
 
     def drop(self, session: Session) -> NamedCollection | None:
-        """Drop it, unless it is kept by the time that it is this process's turn to write there; give it then.
+        """Drop it in this process's turn to write there, unless it is kept by then. Give it if it is kept, else None.
 
-        While the turn was awaited another process may have filled it, and its keyset may answer with it by now. Of a
-        retired keyset's it notes that it is gone: nobody asks for it again.
+        While the turn was awaited another process may have filled it, and its keyset may answer with it by now. The
+        keyset's row then says that the collection is gone, so that nobody asks for it again.
         """
         now = self._in_turn(session)
         if now is None or now.is_kept(session):
@@ -95,7 +95,7 @@ class NamedCollection:
         return None
 
     def forget(self, session: Session) -> None:
-        """Have nobody look for it any more, where it is still in doubt: the server that had it is gone or renamed."""
+        """Record that it is gone, if it is still in doubt: the server that had it is gone or renamed."""
         now = self._in_turn(session)
         if now is not None and now.doubt() is not None:
             now._note_gone(session)
@@ -108,19 +108,19 @@ class NamedCollection:
             session.execute(note.values(index_fit=null()))
 
     def _in_turn(self, session: Session) -> NamedCollection | None:
-        """Wait for this process's turn to write there and give it as it is then; None where it was dropped."""
+        """Wait for this process's turn to write to the collection and read its keyset again; None if it was dropped."""
         wait_for_turn(session, self.keyset_id)
-        return _of(session, self.keyset_id, self.there.address)
+        return _named_collection(session, self.keyset_id, self.there.address)
 
 
 def named_collections(session: Session, settings: Settings) -> list[NamedCollection]:
-    """Give the collections that keysets name, by the keysets' ids, but for those that are known to be dropped."""
+    """Give the collections that keysets name, in the order of keyset ids, except those known to be dropped."""
     ids = session.scalars(select(KeysetRow.id).order_by(KeysetRow.id)).all()
-    found = (_of(session, keyset_id, settings.milvus) for keyset_id in ids)
+    found = (_named_collection(session, keyset_id, settings.milvus) for keyset_id in ids)
     return [one for one in found if one is not None]
 
 
-def _of(session: Session, keyset_id: int, address: MilvusAddress) -> NamedCollection | None:
+def _named_collection(session: Session, keyset_id: int, address: MilvusAddress) -> NamedCollection | None:
     keyset = keyset_head(session, keyset_id)
     if (there := collection_of_keyset(session, keyset, address)) is None:
         return None
@@ -145,7 +145,7 @@ class CollectionStandings:
 
 
 def collection_standings(session: Session, settings: Settings) -> CollectionStandings:
-    """Look for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
+    """Sort the collections that keysets name into those to be compared, to be dropped, in doubt and out of reach."""
     kept, useless, astray, unasked = set(), {}, {}, {}
     for one in named_collections(session, settings):
         of = f"{one.there.where} is of keyset {one.keyset_id}, which is {one.state}"
@@ -168,7 +168,7 @@ _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}
 class Snapshot:
     """A keyset's snapshot after catching up: why it is `refused` (or None), and how its ids differ from the keys'.
 
-    Of a keyset whose keys are elsewhere it is what is there; `twice` are keys more than ids.
+    Where `is_elsewhere`, it is the keyset's collection. `twice` counts the surplus copies of keys in it.
     """
 
     keyset_id: int
@@ -190,9 +190,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SharedFaults:
-    """The faults of snapshots in the shared place: by keyset, the files left over, and why it cannot be looked at.
+    """The faults of the shared place: by keyset, the files left over, and in `unreached` why it cannot be read.
 
-    `unlisted` says why the parts of unfinished uploads cannot.
+    `unlisted` says why unfinished uploads cannot be listed.
     """
 
     by_keyset: Mapping[int, str] = field(default_factory=dict)
@@ -220,7 +220,7 @@ class Inspection:
     collections: CollectionStandings = field(default_factory=CollectionStandings)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
-        """Give a sentence for each snapshot that was accepted and holds wrong keys."""
+        """Describe each snapshot that lacks keys or has surplus ones, except that of keyset `but`."""
         return tuple(
             f"{s.description} of keyset {s.keyset_id}: {count_of(len(s.missing), 'key')} missing "
             f"{list(s.missing[:10])}, {len(s.left_over)} left over {list(s.left_over[:10])}"
@@ -229,7 +229,7 @@ class Inspection:
         )
 
     def mendable(self) -> tuple[str, ...]:
-        """Give a sentence for each fault that changes no answer."""
+        """Describe each fault that changes no answer, in a sentence each."""
         return (
             *(
                 f"{s.description} of keyset {s.keyset_id} is refused: {s.refused}"
@@ -248,15 +248,15 @@ class Inspection:
         )
 
     def unreached_findings(self) -> tuple[str, ...]:
-        """Give the sentences on places that could not be looked at."""
+        """Describe the shared place and the collections that could not be reached."""
         shared = [self.shared.unreached] if self.shared.unreached else []
         return (*shared, *self.collections.unasked.values())
 
 
 def inspect_snapshots(session: Session, settings: Settings) -> Inspection:
-    """Open every snapshot of a keyset in use, as the next process would, and compare the sets of ids.
+    """Open every snapshot of a keyset in use, as the next process would, and compare its ids with the database.
 
-    What is elsewhere is opened of the keysets that answer or could, and where it was filled while its keyset builds.
+    A collection elsewhere is opened if its keyset is active or ready, or is building and has filled it to the end.
     """
     in_use = keysets.heads_in_use(session)
     directory = snapshots_of(session, settings.index_directory)
@@ -329,7 +329,7 @@ def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
 
 
 def remove_orphans(session: Session, index_directory: Path) -> None:
-    """Remove orphaned files. They are searched again under the lock, since a process may have named one meanwhile."""
+    """Remove the orphaned files of snapshots, searched again under the lock, as a process may have named one since."""
     directory = snapshots_of(session, index_directory)
     if not directory.exists():
         return
@@ -340,7 +340,7 @@ def remove_orphans(session: Session, index_directory: Path) -> None:
 
 
 def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
-    """Find files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
+    """Find the files of snapshots that no manifest names, of writers that died, and of keysets not in use."""
     found = []
     for file in sorted(directory.glob("keyset-*")):
         if (match := _FILE.fullmatch(file.name)) is None:

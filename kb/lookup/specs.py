@@ -29,7 +29,7 @@ _SPEC = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """The parts of a spec: how many inverted lists, whether its rotation is learnt, and centroids of a part's code."""
+    """The parts of a spec: its number of inverted lists, whether it has OPQ and PQ, and the centroids of its codes."""
 
     lists: int
     is_opq: bool
@@ -37,7 +37,7 @@ class Spec:
     centroids: int
 
     def train_min(self, dim: int) -> int:
-        """Give the least number of keys of this width to train on: one a centroid, and for OPQ one a dimension.
+        """Give the least number of keys of this width to train on: one per centroid, and for OPQ one per dimension.
 
         With fewer keys than dimensions Faiss 1.15 writes beyond the matrix of the rotation.
         """

@@ -1,7 +1,7 @@
-"""Touched keys: what changes of the log touched in one keyset, and which keys an index is to hold of that.
+"""Touched keys: the keys of one keyset that changes of the log touched, and which of them an index must hold now.
 
-Every index follows the log by these statements, in this process or elsewhere. The driver runs them itself, prepared,
-since a lookup that finds its index behind waits for them.
+Every index follows the log by these statements, in this process or elsewhere. psycopg runs them as prepared statements
+without SQLAlchemy, since a lookup that finds its index behind waits for them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Keys = dict[int, bytes | None]
 
 @dataclass(slots=True)
 class TouchedKeys:
-    """The keys touched by changes up to `head`: by fact, by ids of dropped keys, and by ranges of new ids."""
+    """The keys touched by changes up to `head`: as facts, as ids of dropped keys, and as ranges of ids of new keys."""
 
     head: int
     facts: set[int] = field(default_factory=set)
@@ -73,9 +73,9 @@ def read_touched_keys(connection: psycopg.Connection, keyset_id: int, after: int
 
 
 def renew_touched_keys(connection: psycopg.Connection, keyset_id: int, found: TouchedKeys) -> Iterator[Keys]:
-    """Yield the touched keys as they are now, in batches; None for those that an index must not hold.
+    """Yield the touched keys by id, as the database stores them now, in batches.
 
-    These are keys of facts that are neither live nor tombstones, and dropped keys.
+    The value is None for a dropped key and for a key of a fact that is neither live nor a tombstone: no index holds it.
     """
     if found.dropped:
         yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}
@@ -102,5 +102,5 @@ def _rows(connection: psycopg.Connection, statement: str, **values: Any) -> Sequ
 
 
 def _ids(said: Any) -> list[int]:
-    """Give the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
+    """Give the valid ids in a field of a change's payload. A forged row of the log may hold anything there."""
     return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []
