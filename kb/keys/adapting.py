@@ -119,7 +119,7 @@ class AdaptRun:
         with self.sessions() as session:
             pairs = sample.pairs(session, kind)
             num_lacking = self._num_lacking(session, kind)
-            prediction = self._as_it_is(session, kind, len(pairs.groups_N))
+            prediction = self._stored_prediction(session, kind, len(pairs.groups_N))
             old, new = (keysets.checkpoint_of(session, one) for one in (self.from_keyset_id, self.keyset_id))
         num_predicted = 0
         if num_lacking:
@@ -148,7 +148,7 @@ class AdaptRun:
         ).work(waiting)
         return (monotonic() - began) / number if number else None
 
-    def _as_it_is(self, session: Session, kind: str, num_pairs: int) -> Prediction:
+    def _stored_prediction(self, session: Session, kind: str, num_pairs: int) -> Prediction:
         """Give how keys of this kind were predicted before; where none are left, that all are true."""
         before = predicted.list_predictions(session).get(self.keyset_id, ())
         true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
@@ -197,7 +197,9 @@ class AdaptRun:
         return done
 
     def _old_keys(self, session: Session, kind: str, after: int) -> tuple[Ids, Vectors]:
-        statement = self._lacking(kind).where(FactKeyRow.id > after).order_by(FactKeyRow.id).limit(_AT_ONCE)
+        statement = (
+            self._lacking_statement(kind).where(FactKeyRow.id > after).order_by(FactKeyRow.id).limit(_AT_ONCE)
+        )
         rows = session.execute(statement.add_columns(FactKeyRow.key)).all()
         dim = keysets.keyset_head(session, self.from_keyset_id).dim
         return np.array([row[0] for row in rows], dtype=np.int64), keysets.decode_keys(
@@ -212,24 +214,24 @@ class AdaptRun:
         of_kind = (
             FactKeyRow.keyset_id == self.keyset_id,
             FactKeyRow.kind == kind,
-            predicted.is_live_or_tombstone(),
+            predicted.live_or_tombstone_sql(),
         )
         with self.sessions() as session:
             return session.scalar(limit_to_corpus(keys, self.corpus).where(*of_kind)) or 0
 
     def _num_lacking(self, session: Session, kind: str) -> int:
-        return session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
+        return session.scalar(select(func.count()).select_from(self._lacking_statement(kind).subquery())) or 0
 
-    def _lacking(self, kind: str) -> Any:
+    def _lacking_statement(self, kind: str) -> Any:
         """Select the old keys of facts that have no key of the kind in the new keyset."""
-        lacking = ~predicted.has_key(self.keyset_id, FactKeyRow.kind == kind)
+        lacking = ~predicted.has_key_sql(self.keyset_id, FactKeyRow.kind == kind)
         if kind == "question":  # a document's fact that has only a question key would look keyed
-            lacking = and_(lacking, or_(FactRow.document_id.is_(None), predicted.has_key(self.keyset_id)))
+            lacking = and_(lacking, or_(FactRow.document_id.is_(None), predicted.has_key_sql(self.keyset_id)))
         statement = select(FactKeyRow.id, FactKeyRow.fact_id).join(FactRow, FactRow.id == FactKeyRow.fact_id)
         return limit_to_corpus(statement, self.corpus).where(
             FactKeyRow.keyset_id == self.from_keyset_id,
             FactKeyRow.kind == kind,
-            predicted.is_live_or_tombstone(),
+            predicted.live_or_tombstone_sql(),
             lacking,
         )
 
@@ -242,7 +244,7 @@ class AdaptRun:
             pending = audit.begin_change(session, self.actor, "predicted")
             if keysets.active_keyset_id(session) == self.keyset_id:
                 raise _active_refusal(self.keyset_id)
-            still = self._lacking(kind).where(FactKeyRow.id == func.any(key_ids.tolist()))
+            still = self._lacking_statement(kind).where(FactKeyRow.id == func.any(key_ids.tolist()))
             fact_of = {row[0]: row[1] for row in session.execute(still)}
             rows = [n for n, key_id in enumerate(key_ids.tolist()) if key_id in fact_of]
             if not rows:
@@ -306,7 +308,7 @@ class AdaptSample:
         """Give the queues of what has no true key of the kind yet."""
         if kind == "context":
             return [predicted.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
-        asked_before = predicted.has_key(self.from_keyset_id, FactKeyRow.kind == "question")
+        asked_before = predicted.has_key_sql(self.from_keyset_id, FactKeyRow.kind == "question")
         of_documents = select(FactRow.id).where(FactRow.document_id == func.any(list(self.documents)))
         ids = {*session.scalars(of_documents.where(asked_before)), *asked_by_people(session)}
         return [
@@ -323,8 +325,8 @@ class AdaptSample:
             select(group, FactRow.question, old.key, new.key)
             .join(old, and_(old.fact_id == FactRow.id, old.keyset_id == self.from_keyset_id))
             .join(new, and_(new.fact_id == FactRow.id, new.keyset_id == self.keyset_id))
-            .where(old.kind == kind, new.kind == kind, ~predicted.is_predicted(new.id, among))
-            .where(predicted.is_live_or_tombstone())
+            .where(old.kind == kind, new.kind == kind, ~predicted.predicted_sql(new.id, among))
+            .where(predicted.live_or_tombstone_sql())
             .order_by(func.hashint8(group), FactRow.id)
             .limit(MOST_FITTED)
         )
@@ -348,10 +350,10 @@ def limit_to_corpus(statement: Any, corpus: str | None) -> Any:
 
 
 def _sampled_documents(session: Session, from_keyset_id: int, corpus: str | None, size: int) -> list[int]:
-    keyed_before = predicted.has_key(from_keyset_id, FactKeyRow.kind == "context")
+    keyed_before = predicted.has_key_sql(from_keyset_id, FactKeyRow.kind == "context")
     found = (
         select(FactRow.document_id, func.count())
-        .where(FactRow.document_id.is_not(None), predicted.is_live_or_tombstone(), keyed_before)
+        .where(FactRow.document_id.is_not(None), predicted.live_or_tombstone_sql(), keyed_before)
         .group_by(FactRow.document_id)
         .order_by(func.hashint8(FactRow.document_id), FactRow.document_id)
     )
@@ -366,9 +368,9 @@ def _sampled_documents(session: Session, from_keyset_id: int, corpus: str | None
 
 
 def _facts(session: Session, from_keyset_id: int, size: int) -> list[int]:
-    keyed_before = predicted.has_key(from_keyset_id, FactKeyRow.kind == "question")
+    keyed_before = predicted.has_key_sql(from_keyset_id, FactKeyRow.kind == "question")
     found = select(FactRow.id).where(
-        FactRow.document_id.is_(None), predicted.is_live_or_tombstone(), keyed_before
+        FactRow.document_id.is_(None), predicted.live_or_tombstone_sql(), keyed_before
     )
     return list(session.scalars(found.order_by(func.hashint8(FactRow.id), FactRow.id).limit(size)))
 

@@ -49,7 +49,7 @@ def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
     return _join_ranges(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
 
-def is_predicted(key_id: Any, among: Stretches) -> Any:
+def predicted_sql(key_id: Any, among: Stretches) -> Any:
     """Give a condition (SQL): a key's id is in one of these stretches."""
     spelt = ",".join(f"[{first},{last}]" for first, last in among)
     return key_id.op("<@")(cast(cast(f"{{{spelt}}}", Text), INT8MULTIRANGE))
@@ -63,7 +63,7 @@ def drop_predictions(
         FactKeyRow.keyset_id == keyset_id,
         FactKeyRow.kind == kind,
         FactKeyRow.fact_id == func.any(list(fact_ids)),
-        is_predicted(FactKeyRow.id, among),
+        predicted_sql(FactKeyRow.id, among),
     )
     return sorted(session.scalars(gone.returning(FactKeyRow.id)))
 
@@ -129,7 +129,7 @@ def _keys_left(session: Session, keyset_id: int, among: Stretches) -> dict[str, 
     of_kind = select(FactKeyRow.kind, func.count()).where(
         FactKeyRow.keyset_id == keyset_id,
         FactKeyRow.id.between(among[0][0], among[-1][1]),
-        is_predicted(FactKeyRow.id, among),
+        predicted_sql(FactKeyRow.id, among),
         is_kept(FactKeyRow.fact_id),
     )
     return {row[0]: row[1] for row in session.execute(of_kind.group_by(FactKeyRow.kind))}
@@ -164,7 +164,7 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
     if not among:
         return False
     still = select(FactKeyRow.id).where(
-        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == fact_id, is_predicted(FactKeyRow.id, among)
+        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == fact_id, predicted_sql(FactKeyRow.id, among)
     )
     if session.scalar(still.limit(1)) is not None:
         return True
@@ -300,9 +300,9 @@ def facts_without_question_keys(
     The context key is made first, since a fact that has only a question key would look keyed.
     """
     wanted = (
-        *_of_document_and_asked(),
-        has_key(keyset_id, FactKeyRow.kind == "context"),
-        ~has_key(keyset_id, FactKeyRow.kind == "question"),
+        *_asked_of_document_sql(),
+        has_key_sql(keyset_id, FactKeyRow.kind == "context"),
+        ~has_key_sql(keyset_id, FactKeyRow.kind == "question"),
     )
     return KeyQueue("question of a document", "question", False, wanted, corpus, only)
 
@@ -341,8 +341,8 @@ def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int
     for queue in queues:
         wanted = queue.wanted
         if queue.name == "question of a document":
-            without = ~has_key(keyset_id, FactKeyRow.kind == "question")
-            wanted = (*_of_document_and_asked(), without)
+            without = ~has_key_sql(keyset_id, FactKeyRow.kind == "question")
+            wanted = (*_asked_of_document_sql(), without)
         statement = select(func.count()).select_from(FactRow).where(*wanted)
         if queue.by_document:
             statement = statement.where(FactRow.document_id.is_not(None))
@@ -355,14 +355,14 @@ def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int
     return total
 
 
-def is_live_or_tombstone() -> Any:
+def live_or_tombstone_sql() -> Any:
     """Give a condition (SQL): the fact is live or a tombstone."""
     # `kb.facts.edits.is_kept` would read all versions for every batch while there are no statistics, as after
     # a first ingest.
     return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
 
 
-def has_key(keyset_id: int, *of: Any) -> Any:
+def has_key_sql(keyset_id: int, *of: Any) -> Any:
     """Give a condition (SQL): the fact has a key, such a one, in the keyset."""
     keyed = select(FactKeyRow.id).where(
         FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
@@ -374,15 +374,15 @@ def has_key(keyset_id: int, *of: Any) -> Any:
 
 def _unkeyed_conditions(keyset_id: int) -> tuple[Any, ...]:
     """Give conditions (SQL): the fact is live or a tombstone, and have no key in the keyset, or an adopted one."""
-    return is_live_or_tombstone(), ~has_key(keyset_id, FactKeyRow.kind != ADOPTED)
+    return live_or_tombstone_sql(), ~has_key_sql(keyset_id, FactKeyRow.kind != ADOPTED)
 
 
 def _predicted(keyset_id: int, kind: str, among: Stretches) -> tuple[Any, ...]:
     """Give conditions (SQL): the fact is live or a tombstone, and its key of this kind was predicted."""
-    return is_live_or_tombstone(), has_key(
-        keyset_id, FactKeyRow.kind == kind, is_predicted(FactKeyRow.id, among)
+    return live_or_tombstone_sql(), has_key_sql(
+        keyset_id, FactKeyRow.kind == kind, predicted_sql(FactKeyRow.id, among)
     )
 
 
-def _of_document_and_asked() -> tuple[Any, ...]:
-    return FactRow.document_id.is_not(None), FactRow.question.is_not(None), is_live_or_tombstone()
+def _asked_of_document_sql() -> tuple[Any, ...]:
+    return FactRow.document_id.is_not(None), FactRow.question.is_not(None), live_or_tombstone_sql()

@@ -201,7 +201,7 @@ class RekeyRun:
         """Pass through the queue until a pass finds nothing to do; yield how many keys each batch stored."""
         while True:
             after, encoded, others = 0, False, None
-            while (step := self._step(queue, after)) is not None:
+            while (step := self._work_batch(queue, after)) is not None:
                 after, others = step.last, others or step.others
                 if step.stored is not None:
                     encoded = True
@@ -211,7 +211,7 @@ class RekeyRun:
                     return
                 self._wait(queue, others)
 
-    def _step(self, queue: KeyQueue, after: int) -> _Step | None:
+    def _work_batch(self, queue: KeyQueue, after: int) -> _Step | None:
         """Do one batch of what is asked for, else one past id `after`; give None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(

@@ -19,7 +19,7 @@ from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import adapting
 from colmlm.kb.keys.adapting import FittedMap
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.predicted import KeyQueue, is_predicted
+from colmlm.kb.keys.predicted import KeyQueue, predicted_sql
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -56,7 +56,7 @@ def predicted_keys_are_dropped_before_true_ones_are_made() -> None:
         with self.sessions.begin() as session:
             for queue in waiting:
                 if queue.replaced:
-                    session.execute(delete(FactKeyRow).where(is_predicted(FactKeyRow.id, queue.replaced)))
+                    session.execute(delete(FactKeyRow).where(predicted_sql(FactKeyRow.id, queue.replaced)))
         whole(self, waiting)
 
     RekeyRun.work = work  # type: ignore[method-assign]
