@@ -5,8 +5,8 @@ Three activations need no gate: that of the first keyset of a base, where nothin
 worse; rolling back to the keyset that was active before; and `force`, which the change log keeps together with the
 figures of the failed criteria.
 
-Among millions of keys each count takes seconds. So nothing counts while the log is locked, and nothing that is asked
-often (tests/kb/switching/test_counting.py).
+Among millions of keys each count takes seconds. So no function counts keys while it has the log locked, and none that
+is called often (tests/kb/switching/test_counting.py).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _make_active(
 
 
 def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, Any]]:
-    """Give the criteria that the report failed, with that of the threshold where it was set by hand since."""
+    """Give the failed criteria of a gate report, with that on the threshold if somebody has set it by hand since."""
     failing = [criterion for criterion in gate["criteria"] if not criterion["passed"]]
     if not keyset.calibrated:
         failing += [

@@ -1,7 +1,7 @@
 """Adapting: fills a keyset at once with keys predicted from another's. A rekey makes the true ones later.
 
 A sample of documents is keyed by the checkpoint. A map is fitted on the facts that both keysets have keyed, for each
-kind of key, and applied to all other keys of the old keyset. What was committed stays: a second run goes on.
+kind of key, and applied to all other keys of the old keyset. Each batch is committed, so a second run goes on.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def default_sample_size(num_keys: int) -> int:
 def require_adaptable(
     session: Session, checkpoint_id: str, from_keyset_id: int, corpus: str | None, fit: MapFit
 ) -> None:
-    """Refuse to predict keys for a checkpoint from those of its own, from keys that were predicted themselves or that
-    there are not, and where they would answer before a gate has seen them.
+    """Raise `InvalidValue` unless keys of the checkpoint may be predicted from the keyset `from_keyset_id`.
+
+    It must have true keys, of another checkpoint. The checkpoint's own keyset must not be active, without a new gate.
     """
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
     old, name = keysets.keyset_head(session, from_keyset_id), "keyset to predict from"
@@ -74,7 +75,7 @@ def _active_refusal(keyset_id: int) -> InvalidValue:
 
 
 def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:
-    """Give the kinds of key that a map can be fitted on, of which the keyset has any."""
+    """Give the kinds of key, of those that a map can be fitted on, of which the keyset has keys in the corpus."""
     keys = limit_to_corpus(select(FactKeyRow.id).join(FactRow, FactRow.id == FactKeyRow.fact_id), corpus)
     of = [(kind, keys.where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == kind)) for kind in _KINDS]
     return [kind for kind, found in of if session.scalar(found.limit(1)) is not None]
@@ -96,7 +97,7 @@ class AdaptRun:
     method: str = "auto"
 
     def run(self) -> tuple[AdaptedKeys, ...]:
-        """Key the sample and predicts the other keys; give what was done for each kind of key that there is.
+        """Make the true keys of the sample and predict the other keys; give a record for each kind of key.
 
         `require_adaptable` must have passed, before the keyset was made.
         """
@@ -108,7 +109,7 @@ class AdaptRun:
         return tuple(self._adapt(kind, sample) for kind in kinds)
 
     def _size(self, session: Session) -> int:
-        """Give how many facts to key truly: a hundredth, where nobody says how many."""
+        """Give how many facts are to get true keys: `sample`, or by default a hundredth of those with old keys."""
         if self.sample is not None:
             return self.sample
         return default_sample_size(activation.num_indexed_keys(session, self.from_keyset_id))
@@ -138,7 +139,7 @@ class AdaptRun:
         )
 
     def _key_sample(self, kind: str, sample: AdaptSample) -> float | None:
-        """Make the true keys of the sample; give the seconds that one took, or None where all were there."""
+        """Make the true keys that the sample lacks; give the seconds for each, or None where it lacks none."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
             number = predicted.queue_length(session, waiting, keyset_id=self.keyset_id)
@@ -149,13 +150,13 @@ class AdaptRun:
         return (monotonic() - began) / number if number else None
 
     def _stored_prediction(self, session: Session, kind: str, num_pairs: int) -> Prediction:
-        """Give how keys of this kind were predicted before; where none are left, that all are true."""
+        """Give the former prediction of keys of this kind; one with the method "none" if no predicted keys are left."""
         before = predicted.list_predictions(session).get(self.keyset_id, ())
         true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
         return next((one for one in before if one.kind == kind), true)
 
     def _measure_prediction(self, kind: str, pairs: KeyPairs, fitted: FittedMap) -> Prediction:
-        """Ask some questions of the fit among its facts, by predicted keys, by true ones, and by the old ones."""
+        """Measure the recall of some fitted facts' questions among predicted keys, true keys and old keys."""
         asked = [n for n, question in enumerate(pairs.questions_N) if question]
         asked = asked[:: max(1, -(-len(asked) // _ASKED))]
         figures: dict[str, float | None] = {}
@@ -170,7 +171,7 @@ class AdaptRun:
         return Prediction(kind, self.from_keyset_id, fitted.method, len(pairs.groups_N), 0, **figures)
 
     def _queries(self, kind: str, questions: Sequence[str]) -> Vectors:
-        """Encode questions as they are asked. Where they are the keys themselves, they are asked as a decoder does."""
+        """Encode questions as queries: for question keys in the way a decoder asks, since they are keys themselves."""
         pieces = []
         for start in range(0, len(questions), _ENCODED_AT_ONCE):
             batch = questions[start : start + _ENCODED_AT_ONCE]
@@ -236,9 +237,9 @@ class AdaptRun:
         )
 
     def _store(self, kind: str, key_ids: Ids, made_NE: Vectors, prediction: Prediction) -> int:
-        """Store the predicted keys of facts that lack one and whose old key is there, now that the log is locked.
+        """Store the predicted keys of facts that, under the log's lock, still lack one and have their old key.
 
-        Whoever activates the keyset waits for that lock, so no predicted key is added to one that answers.
+        An activation waits for that lock, so no predicted key is added to a keyset that answers.
         """
         with self.sessions.begin() as session:
             pending = audit.begin_change(session, self.actor, "predicted")
@@ -261,15 +262,14 @@ class AdaptRun:
             return len(rows)
 
 
-# The sample of an adapting: documents and facts that are keyed truly, and pairs of keys that a map is fitted
-# on.
+# The sample of an adapting: documents and facts that get true keys, and pairs of keys that a map is fitted on.
 
 MOST_FITTED = 20_000  # facts that a map is fitted on
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPairs:
-    """Facts with true keys in both keysets: the old [n, d], the new [n, e], documents [n], and what each asks."""
+    """Facts with true keys in both keysets: the old [n, d], the new [n, e], their documents [n] and questions [n]."""
 
     old_ND: Vectors
     new_NE: Vectors
@@ -291,9 +291,9 @@ class AdaptSample:
     def draw(
         cls, session: Session, keyset_id: int, from_keyset_id: int, corpus: str | None, size: int
     ) -> AdaptSample:
-        """Draw documents with about `size` facts, and as many facts without one, by a hash of their ids.
+        """Draw documents with about `size` facts, and as many facts without a document, by a hash of their ids.
 
-        The same ids are drawn again, from all corpora where none is named.
+        A second call draws the same ids. With a `corpus` it draws no facts without a document.
         """
         documents = _sampled_documents(session, from_keyset_id, corpus, size)
         return cls(
@@ -305,7 +305,7 @@ class AdaptSample:
         )
 
     def queues(self, session: Session, kind: str) -> list[KeyQueue]:
-        """Give the queues of what has no true key of the kind yet."""
+        """Give the queues of the sample's documents and facts that lack a true key of the kind."""
         if kind == "context":
             return [predicted.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
         asked_before = predicted.has_key_sql(self.from_keyset_id, FactKeyRow.kind == "question")
@@ -378,14 +378,12 @@ def _facts(session: Session, from_keyset_id: int, size: int) -> list[int]:
 # Maps between key spaces: predicts keys of one checkpoint from those of another, fitted on facts that both
 # have keyed.
 #
-# - `procrustes`: the rotation, or reflection, that brings the old keys nearest to the new ones. Facts that
-# are fewer   than the dimensions of keys leave it open in part; of those that do as well it is the one
-# nearest to the identity. - `ridge`: the linear map of least squares. The fewer facts there are to fit it on,
-# the more it is held to a map that   is known beforehand: the identity, where both checkpoints come from one
-# base, or that rotation.
+# - `procrustes`: the rotation, or reflection, that brings the old keys nearest to the new ones. With fewer facts than
+#   dimensions several do so equally well, and it is the one nearest to the identity.
+# - `ridge`: the linear map of least squares, regularised towards a known map, more so the fewer facts there are: the
+#   identity, where both checkpoints come from one base, or that rotation.
 #
-# A map is judged by the keys that it predicts for documents it was not fitted on, since facts of one document
-# have much in common.
+# A map is judged by its predictions for documents it was not fitted on: facts of one document have much in common.
 
 METHODS = ("auto", "procrustes", "ridge")
 FOLDS = 5
@@ -407,9 +405,9 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LinearMap:
-    """A linear map of keys about their means: a rotation, or what is known beforehand with a correction.
+    """A linear map of centred keys: the map `known_DE`, with a ridge correction unless `factors` is None.
 
-    The correction is kept as factors, so that one decomposition serves every `strength` of holding to what is known.
+    The correction is kept as factors of a decomposition, which serves every `strength` of regularisation.
     """
 
     known_DE: Matrix
@@ -434,7 +432,7 @@ Fitter = Callable[[Vectors, Vectors], LinearMap]
 
 @dataclass(frozen=True, slots=True)
 class FittedMap:
-    """A map, the method that made it, and what it predicted for each fact of the fit when it was fitted on others."""
+    """A map, its method, and the key predicted for each fact by a map that was fitted without the fact's document."""
 
     method: str
     map: LinearMap
@@ -456,13 +454,13 @@ def fit_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
 
 
 def fit_near_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Fit a ridge regression held to the identity, for any strength. Both spaces have one width."""
+    """Fit a ridge regression regularised towards the identity, for any strength. Both spaces have one width."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
 def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Fit a ridge regression held to the rotation of `fit_rotation`, for any strength."""
+    """Fit a ridge regression regularised towards the rotation of `fit_rotation`, for any strength."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(_rotation(old, new), old, new, mean_D, mean_E)
 
@@ -484,10 +482,10 @@ def are_documents_too_few(groups_N: Sequence[int]) -> bool:
 
 
 def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[int]) -> FittedMap:
-    """Fit a map by a method, in that of its ways which predicts best what it was not fitted on.
+    """Fit the map of this method that predicts best the keys that it was not fitted on.
 
-    `groups_N` are the documents of the facts, of which none is on both sides. Raises `InvalidValue` where there are too
-    few.
+    `groups_N` are the documents of the facts. No document is both fitted and predicted. Raises `InvalidValue` for too
+    few facts or documents.
     """
     fold_N = _folds(groups_N)
     same_width = old_ND.shape[1] == new_NE.shape[1]
@@ -517,7 +515,7 @@ def _fit_strengths(
     new_NE: Vectors,
     fold_N: npt.NDArray[np.int64],
 ) -> Iterator[FittedMap]:
-    """Fit a map at each strength on all facts, and on all but a fold for what it predicts of that."""
+    """Yield a map at each strength, fitted on all facts, with the keys that a map fitted without each fold predicts."""
     held_out = {strength: np.zeros_like(new_NE, dtype=np.float32) for strength in strengths}
     for fold in np.unique(fold_N):
         out = fold_N == fold
@@ -550,7 +548,7 @@ def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, m
 
 
 def measure_recall(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Give recall at 1 and at 10: the shares of queries whose own key is that near. Ties count as missed."""
+    """Give recall at 1 and 10: the shares of queries whose own key is among as many nearest. It loses every tie."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)

@@ -114,7 +114,7 @@ def normalise_value(value: str) -> str:
 
 
 def _threshold(genuine: Scores, impostor: Scores) -> float:
-    """Give the threshold with the least sum of false rejects and false accepts, or the highest that may be chosen."""
+    """Give the threshold with the least sum of error rates, but none that refuses more than is allowed."""
     candidates = np.unique(np.concatenate([genuine[np.isfinite(genuine)], impostor[np.isfinite(impostor)]]))
     edges = np.concatenate(
         [candidates[:1], (candidates[1:] + candidates[:-1]) / 2, np.nextafter(candidates[-1:], 2)]
@@ -146,8 +146,8 @@ def _as_cosine(threshold: float) -> float:
 # A question that a person wrote gets a key in every keyset. Questions of an annotator get keys only where a
 # keyset is asked for them: once it has one, every later rekey makes them for all its facts.
 #
-# That there is none takes to read the index of all keys, tens of thousands of pages among ten million. So it
-# is noted up to which key there was none, and only what came since is looked at.
+# To find that there is none, the index of all keys is read, tens of thousands of pages among ten million. So it is
+# noted up to which key there was none, and only later keys are read.
 
 _FEW = 10_000  # keys since, up to which each is looked at; of more the whole index takes less, as it leaves out rows
 _NOTED_EACH = 500  # keys, so that not each fact that is added writes a note
@@ -173,7 +173,7 @@ def mended_or_marked() -> Any:
 
 
 def asked_by_people(session: Session, among: Sequence[int] | None = None) -> list[int]:
-    """List the facts of documents (`among` these) whose questions people wrote."""
+    """List the ids of documents' facts whose questions people wrote, only those in `among` where that is given."""
     which = FactRow.id.in_(mended_or_marked()) if among is None else FactRow.id == func.any(list(among))
     return list(session.scalars(select(FactRow.id).where(which, asks_by_person())))
 
@@ -184,7 +184,7 @@ def has_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def seek_question_keys(session: Session, keyset_id: int) -> bool:
-    """Look for question keys in this keyset; where there are none, store at times up to which key that holds."""
+    """Tell the same as `has_question_keys`, and where there are none, note now and then up to which key that holds."""
     sought = _seek_question_keys(session, keyset_id)
     if not sought.found and sought.since > _NOTED_EACH:
         note = update(KeysetRow).where(KeysetRow.id == keyset_id)
@@ -193,7 +193,7 @@ def seek_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def question_keys(keyset_id: Any) -> Any:
-    """Build a condition (SQL): a keyset has question keys of documents' facts whose questions nobody wrote."""
+    """Build a condition (SQL): a keyset has question keys of documents' facts whose questions no person wrote."""
     generated = select(FactRow.id).where(FactRow.document_id.is_not(None), ~asks_by_person())
     of_documents = FactKeyRow.fact_id.in_(generated)
     return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
@@ -201,7 +201,7 @@ def question_keys(keyset_id: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
-    """Record whether a question key was found, the keyset's `last` key, and how many came `since` it was noted last."""
+    """A search for question keys: whether one was `found`, the keyset's `last` key, and how many are past the note."""
 
     found: bool
     last: int

@@ -64,14 +64,14 @@ def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[in
 
 
 def drop_approximate_keys(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Drop the approximate keys of facts that get true ones; give what the change's payload says of them."""
+    """Drop the adopted keys of facts that get true ones; give the field for the change's payload, {} if none was."""
     found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
     dropped = sorted(session.scalars(_DROP, found))
     return {"dropped_keys": dropped} if dropped else {}
 
 
 def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys) -> Iterator[bytes]:
-    """Give the rows in the binary form of COPY, a block at a time."""
+    """Yield the rows of these keys in the binary form of COPY, a block at a time."""
     fields: list[tuple[str, str, int]] = [  # name, type, width
         ("keyset_id", ">i8", 8),
         ("id", ">i8", 8),
@@ -108,7 +108,7 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
 
 
 def indexed_ids(session: Session, keyset_id: int) -> Ids:
-    """Read the ids alone of the same keys, ascending: eight bytes each, where a row in Python would be a hundred."""
+    """Read the ids of the keys that an index holds, ascending, at eight bytes each. A row in Python takes a hundred."""
     batches = _read_indexed_keys(session, keyset_id, ("id",), _layout([("id", ">i8", 8)]))
     return np.concatenate([np.empty(0, np.int64), *(rows["id"].astype(np.int64) for rows in batches)])
 
@@ -131,7 +131,7 @@ def _read_indexed_keys(
 
 
 def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:
-    """Give what the iterator gives, and let it make the next one meanwhile, in a thread of its own."""
+    """Yield the batches of an iterator, and let it make the next one in a thread while the caller uses the last."""
     with ThreadPoolExecutor(1, "keys-ahead") as reader:
         coming = reader.submit(next, batches, None)
         while (batch := coming.result()) is not None:
@@ -190,7 +190,7 @@ def store_keys(
 
 
 def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
-    """Give the checkpoint of the keyset and the dimension of its keys."""
+    """Give the id of the keyset's checkpoint and the width of its keys. Raises `InvalidKeys` if it is retired."""
     statement = select(KeysetRow.state, CheckpointRow.id, CheckpointRow.dim).where(KeysetRow.id == keyset_id)
     found = session.execute(
         statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)

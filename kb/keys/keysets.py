@@ -63,9 +63,9 @@ AUTO_SPEC = "auto"  # the spec is chosen by the number of keys whenever the inde
 def create_keyset(
     session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
 ) -> KeysetHead:
-    """Give the checkpoint's keyset: the one in use, or a new empty one, limited to accepted facts as the active is.
+    """Give the checkpoint's keyset: the one in use, or a new empty one with the `accepted_only` of the active keyset.
 
-    Else a retraining would make proposed facts answer where somebody had said that they must not.
+    Otherwise a retrained checkpoint's keyset would let proposed facts answer, although somebody had excluded them.
     """
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
@@ -154,14 +154,14 @@ def analyze_grown(session: Session, keyset_id: int) -> None:
 
 
 def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
-    """Give a keyset by a small statement. Raises `KeysetNotFound`."""
+    """Give a keyset, without counting its keys. Raises `KeysetNotFound`."""
     if (row := session.execute(HEADS.where(KeysetRow.id == keyset_id)).one_or_none()) is None:
         raise refusals.keyset_not_found(keyset_id)
     return KeysetHead(**head_fields(row))
 
 
 def active_head(session: Session) -> KeysetHead:
-    """Give the keyset that answers, by a small statement. Raises `NoActiveKeyset`."""
+    """Give the active keyset, without counting its keys. Raises `NoActiveKeyset`."""
     if (row := session.execute(HEADS.where(KeysetRow.state == "active")).one_or_none()) is None:
         raise NoActiveKeyset
     return KeysetHead(**head_fields(row))
@@ -174,7 +174,7 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 
 
 def head_fields(row: Row[Any]) -> dict[str, Any]:
-    """Give the fields of a row of `HEADS`, with all other columns in it."""
+    """Give the fields of `KeysetHead` from a row of `HEADS`, with all further columns of the row."""
     named: dict[str, Any] = {**row._mapping}
     named["index_fit"] = records.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named
@@ -240,7 +240,7 @@ def set_threshold(
 
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
-    """Say whether somebody measured or set this keyset's threshold, or it is the default of every new keyset."""
+    """Say whether somebody measured or set this keyset's threshold; otherwise it is that of every new keyset."""
     chose = exists().where(
         ChangeRow.kind == "threshold", ChangeRow.payload["keyset"].as_integer() == keyset_id
     )
@@ -258,7 +258,7 @@ def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:
-    """Store the newest report of this keyset's gate; None where it is to be checked anew."""
+    """Store the newest report of this keyset's gate; None demands a new check."""
     _set(session, keyset_id, gate=gate)
 
 

@@ -71,14 +71,14 @@ class KeySpace:
         return self._select_rows(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def exclude(self, fact_ids: Iterable[int]) -> Self:
-        """Give the key space of all other facts."""
+        """Give the key space of all facts but these."""
         return self._select_rows(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def _select_rows(self, chosen: npt.NDArray[np.bool_]) -> Self:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
     def first_keys(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
-        """Say which of these facts have a key, and give the first key of each of these."""
+        """Say of each of these facts whether it has a key, and give the first key of each fact that has one."""
         at = np.searchsorted(self.fact_ids, fact_ids)
         has = np.zeros(len(fact_ids), dtype=bool)
         inside = at < len(self)

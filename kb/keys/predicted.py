@@ -1,8 +1,8 @@
-"""Predicted keys: those of a keyset that a map made of another keyset's, until the checkpoint has made true ones.
+"""Predicted keys: keys that a map made from another keyset's keys, until the checkpoint makes the true ones.
 
-The change of the log that stores them says `predicted`, with their ids and how good the map was. Ids of keys are never
-used again, so the log tells for good which keys were predicted, and those that are still there are left to be replaced.
-A rekey's queues are the facts that a keyset has no key of, or a predicted one, by what their keys are made of.
+The change of the log that stores them has `predicted` in its payload, with their ids and the quality of the map. Ids of
+keys are never used again, so the log tells for good which keys were predicted. Those that still exist are to be
+replaced. The queues of a rekey have the documents and facts that lack a key in the keyset, or have a predicted one.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def drop_predictions(
 
 
 def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
-    """Give how keys were predicted, by keyset, for each kind of which predicted keys are left.
+    """Give the predictions of each keyset, by its id, one for each kind of which predicted keys are left.
 
-    Where several maps made them, the figures are those of the map that kept least.
+    Where several maps made them, the figures are those of the map that kept the least recall.
     """
     made: dict[int, dict[str, tuple[Mapping[str, Any], list[tuple[int, int]]]]] = {}
     for _, keyset_id, keys, told in session.execute(
@@ -93,7 +93,7 @@ def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
 
 
 def _worst_of_kinds(found: Sequence[Prediction]) -> tuple[Prediction, ...]:
-    """Give for each kind the prediction that kept least, with how many keys are left of all."""
+    """Give for each kind the prediction that kept the least recall, with the number of keys left of all of them."""
     by_kind: dict[str, list[Prediction]] = {}
     for one in found:
         by_kind.setdefault(one.kind, []).append(one)
@@ -136,7 +136,7 @@ def _keys_left(session: Session, keyset_id: int, among: Stretches) -> dict[str, 
 
 
 def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
-    """Give what the log keeps of a prediction. Figures are texts: JSON may respell a number, which breaks the hash."""
+    """Give a prediction as the log stores it. Figures are texts: JSON may respell a number, which breaks the hash."""
     kept = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
     del kept["left"]
     return {
@@ -174,7 +174,7 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
 
 
 def _stretch(keys: Any) -> tuple[int, int] | None:
-    """Read a stretch of the log; a row that somebody put into it may hold anything there."""
+    """Read a stretch of key ids from a change's payload; None where a forged row of the log has something else."""
     if not isinstance(keys, list) or [type(one) for one in keys] != [int, int]:
         return None
     first, last = keys
@@ -182,7 +182,7 @@ def _stretch(keys: Any) -> tuple[int, int] | None:
 
 
 def _join_ranges(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join stretches that touch."""
+    """Join stretches that overlap or touch."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(found):
         if joined and first <= joined[-1][1] + 1:
@@ -193,7 +193,7 @@ def _join_ranges(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _read_prediction(kept: Mapping[str, Any], left: int) -> Prediction | None:
-    """Read what the log keeps of a prediction; None where somebody put something else there."""
+    """Read a prediction as the log stores it; None where a forged row of the log has something else."""
     try:
         return Prediction(
             kind=str(kept["kind"]),
@@ -213,10 +213,10 @@ _NEWEST = 5_000  # lookups of outputs that are looked at for what is asked
 
 @dataclass(frozen=True, slots=True)
 class KeyQueue:
-    """The documents, or single facts, that are to get keys of a `kind`: where facts are `wanted` (SQL conditions).
+    """A queue of documents or of single facts that are to get keys of a `kind`: those `wanted` by SQL conditions.
 
     `name` tells its claims from those of other queues. It may be limited to a corpus, and to these ids `only`.
-    `replaced` are the keys that make way for the new ones. `within` are the first and the last id of a part of it.
+    `replaced` has the ids of keys that the new ones replace. `within` has the first and the last id of a part of it.
     """
 
     name: str
@@ -230,11 +230,11 @@ class KeyQueue:
 
     @property
     def column(self) -> Any:
-        """The column of its ids: documents or facts."""
+        """The column of the queue's ids, which are of documents or of facts."""
         return FactRow.document_id if self.by_document else FactRow.id
 
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
-        """Select the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
+        """Select the ids in the queue past `after`, ascending, and only those in `among` where that is given."""
         column = self.column
         found = select(column).where(column > after, *self.wanted)
         if self.corpus is not None:
@@ -248,7 +248,7 @@ class KeyQueue:
         return (found.distinct() if self.by_document else found).order_by(column)
 
     def most_used_ids(self, session: Session, most: int) -> list[int]:
-        """Give the ids to be keyed whose facts the newest outputs have looked up, most used first."""
+        """Give up to `most` ids in the queue whose facts the newest outputs have looked up, most used first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -281,13 +281,13 @@ def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | N
 
 
 def documents_without_keys(keyset_id: int, corpus: str | None, only: Sequence[int] | None = None) -> KeyQueue:
-    """Give the queue of documents that have facts without a key of the checkpoint's own."""
+    """Give the queue of documents that have facts without a key that the checkpoint made."""
     wanted = (FactRow.span_start.is_not(None), *_unkeyed_conditions(keyset_id))
     return KeyQueue("context", "context", True, wanted, corpus, only)
 
 
 def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> KeyQueue:
-    """Give the queue of facts that have a question and no text before them, and no key of the checkpoint's own."""
+    """Give the queue of facts that have a question, no text before them, and no key that the checkpoint made."""
     wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed_conditions(keyset_id))
     return KeyQueue("question", "question", False, wanted, None, only)
 
@@ -326,7 +326,7 @@ def queues_of_facts(
 ) -> list[KeyQueue]:
     """Give the queues of the keys that these facts and their documents lack.
 
-    Question keys of documents' facts are all in it `with_questions`, else those whose questions people wrote.
+    They include question keys of all documents' facts `with_questions`, otherwise only of questions people wrote.
     """
     of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
     documents = [one for one in session.scalars(of_documents) if one is not None]
@@ -336,7 +336,7 @@ def queues_of_facts(
 
 
 def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
-    """Count the keys to be made in these queues, with the question keys of facts that are still to get their first."""
+    """Count the keys to be made in these queues, also question keys of facts that first need a context key."""
     total = 0
     for queue in queues:
         wanted = queue.wanted
@@ -363,7 +363,7 @@ def live_or_tombstone_sql() -> Any:
 
 
 def has_key_sql(keyset_id: int, *of: Any) -> Any:
-    """Give a condition (SQL): the fact has a key, such a one, in the keyset."""
+    """Give a condition (SQL): the fact has a key in the keyset that meets the conditions `of`."""
     keyed = select(FactKeyRow.id).where(
         FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
     )
@@ -373,7 +373,7 @@ def has_key_sql(keyset_id: int, *of: Any) -> Any:
 
 
 def _unkeyed_conditions(keyset_id: int) -> tuple[Any, ...]:
-    """Give conditions (SQL): the fact is live or a tombstone, and have no key in the keyset, or an adopted one."""
+    """Give conditions (SQL): the fact is live or a tombstone, and has no key in the keyset but an adopted one."""
     return live_or_tombstone_sql(), ~has_key_sql(keyset_id, FactKeyRow.kind != ADOPTED)
 
 

@@ -1,8 +1,8 @@
-"""The records that verbs of checkpoints and keysets take and give.
+"""The records that functions on checkpoints and keysets take and return.
 
-Servers of two releases read some of them while the ones take the place of the others, and some releases refuse a record
-with a name that they do not know. So a column has what the release before knows, and one beside it the record as it is
-now. What a server of the release before wrote since is believed: then the one beside it is of what was there before.
+During an upgrade, servers of two versions of the program read some of them, and some versions refuse a record with an
+unknown field. So one column has the fields that the previous version knows, and a second column the whole record. Where
+a server of the previous version has written since, the first column is newer than the second, and counts.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from colmlm.kb.log.records import OnRecord
 
 T = TypeVar("T")
 
-SINCE = "since"  # in a field's metadata: the migration before which no release knows it
+SINCE = "since"  # in a field's metadata: the migration before which no version of the program knows it
 
 
 def former_release_fields(record: Any) -> dict[str, Any]:
-    """Give a record's fields as the release before reads them, without those it does not know."""
+    """Give a record's fields that the previous version of the program knows, to be stored for its servers."""
     named = asdict(record)
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
 
 
 def read_stored(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
-    """Read a record stored in two columns, one of which the release before knows; None where there is none.
+    """Read a record from its columns: `known` has the previous version's fields, `whole` all. None without a record.
 
-    Names that only a later release knows are passed over.
+    Where they differ, `known` counts. Fields that only a later version of the program knows are ignored.
     """
     if known is None:
         return None
@@ -86,9 +86,9 @@ class BuiltIndex:
 
 @dataclass(frozen=True, slots=True)
 class RekeyPart:
-    """A part of a rekey for a process elsewhere: a queue of a keyset, from one id to another, and how it is worked.
+    """A part of a rekey for a process elsewhere: the ids of a queue from `first` to `last`, and how to work them.
 
-    `database_id` is that of the base that is meant. It may be worked twice: what has its key is passed over.
+    `database_id` is that of the part's base. It may be worked twice: documents and facts with a key are passed over.
     """
 
     database_id: str
@@ -105,8 +105,7 @@ class RekeyPart:
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot:
-    """Record what a keyset's snapshot in the shared place has to be: the `file`, its digest and its size, and what it
-    holds.
+    """The record of a keyset's snapshot in the shared place: its `file`, the file's digest and size, and its content.
 
     `log_hash` is the hash of change `applied_seq`, the last one in it, and `place` the address of the shared place.
     """
@@ -219,8 +218,8 @@ class Adapting(MapFit, total=False):
 
 
 class Activating(OnRecord, total=False):
-    """Choose how a keyset is activated: with `max_edits` of facts since its gate, which must have asked the set
-    `questions` where one is named; or whatever the gate says, with `force`.
+    """Choose what the activation of a keyset demands: at most `max_edits` edits of facts since its gate passed, and a
+    gate that asked the set `questions`, where one is named. With `force` it demands nothing of the gate.
     """
 
     force: bool
@@ -284,8 +283,8 @@ class GateLimits:
 
 
 class GateOptions(TypedDict, total=False):
-    """Choose what a keyset is measured with: the models of both keysets (None: where they were last), and a file of
-    plots.
+    """Choose what a keyset is measured with: the directories of both keysets' checkpoints (None: where they were last),
+    and the file for plots.
     """
 
     plot: Path | None

@@ -93,7 +93,7 @@ class RekeyRun:
     """One run of a rekey: its keyset, who asked for it, its corpus (None: all), and the kinds of key to make.
 
     With `replace` it also makes the true keys of facts whose keys were predicted, those that outputs ask for first.
-    Queues that are long are first worked `elsewhere`, where that is given.
+    Long queues are first worked by processes `elsewhere`, where that is given.
     """
 
     sessions: sessionmaker[Session]
@@ -115,9 +115,9 @@ class RekeyRun:
         self.work(waiting)
 
     def run_for(self, fact_ids: Sequence[int], most: int) -> bool:
-        """Make the keys that these facts lack, and say so; make none where they lack more than `most`.
+        """Make the keys that these facts lack, and give True; make none and give False if they lack more than `most`.
 
-        What else lacks a key is not looked for: among ten million facts that takes more than a minute.
+        Other facts without keys are not looked for: among ten million facts that takes more than a minute.
         """
         with self.sessions.begin() as session:
             asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
@@ -169,7 +169,7 @@ class RekeyRun:
             yield from self._work(queue)
 
     def _work_elsewhere(self, elsewhere: Elsewhere, queue: KeyQueue) -> Generator[int, None, None]:
-        """Have a queue worked in parts until one part or none is left, or nobody stores anything any more."""
+        """Have a queue worked elsewhere until at most one part is left or none stores a key; yield the keys stored."""
         stored = 1
         while stored and len(parts := self._parts(queue)) > 1:
             stored = 0
@@ -212,7 +212,7 @@ class RekeyRun:
                 self._wait(queue, others)
 
     def _work_batch(self, queue: KeyQueue, after: int) -> _Step | None:
-        """Do one batch of what is asked for, else one past id `after`; give None where the queue ends."""
+        """Key a batch that outputs ask for, or else the next one past id `after`; give None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -236,11 +236,11 @@ class RekeyRun:
         return self._key_claimed(session, whole, mine) if mine else 0
 
     def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
-        """Claim a batch of these, in their order, of those that no other worker has claimed."""
+        """Claim a batch of these ids, in their order, that no other worker has claimed; give the claimed ids."""
         return session.scalars(_CLAIM, self._claim_parameters(queue, window) | {"batch": self.batch}).all()
 
     def _key_claimed(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
-        """Make the keys of what was claimed, and give their number."""
+        """Make and store the keys of the claimed documents or facts, and give their number."""
         # Read again, since another worker may have keyed and released a candidate after it was read and before this
         # claim.
         ids = session.scalars(queue.statement(0, mine)).all()
@@ -288,8 +288,8 @@ class RekeyRun:
     def _store(self, session: Session, queue: KeyQueue, keys: _Keys) -> int:
         """Insert the keys that are still wanted, in place of those they replace, and give their number.
 
-        Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, asked
-        otherwise or moved, for which this key would be wrong.
+        Under the log's lock it reads again what each key was made of. Since then a fact may have been deleted or moved,
+        or got another question, so that its key would be wrong.
         """
         pending = audit.begin_change(session, self.actor, "rekey")
         statement = select(*_MADE_OF).where(FactRow.id == func.any(list(keys.made_of)), *queue.wanted)
@@ -316,7 +316,7 @@ class RekeyRun:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The last id examined, the first one another worker claimed, and the number of keys stored (None: all claimed)."""
+    """The last id examined, the first id that others claimed, and the number of keys stored (None: others had all)."""
 
     last: int
     others: int | None

@@ -17,9 +17,9 @@ from colmlm.kb.facts.records import Review
 class Hit:
     """A live fact that a lookup found, with its exact inner product with the query.
 
-    In a ranking by words or by the reader, `kb.answers.ranked` defines its `score`. `key_id` is None where the reader
-    found the fact. A `review` of "proposed" says that nobody has accepted the fact yet. Where the hit is `approximate`,
-    its key was adopted from a release's codes, and the score is exact for that key alone.
+    Found by more than its key, its `score` is as `kb.answers.ranked` says, and `key_id` None where the reader found it.
+    A `review` of "proposed" says that nobody has accepted the fact yet. Where it is `approximate`, its key was adopted
+    from a release's codes, and the score is exact for that key alone.
     """
 
     fact_id: int
@@ -78,9 +78,9 @@ class AsOfLookup(Lookup):
 
 @dataclass(frozen=True, slots=True)
 class LookupSpace:
-    """The vector space of the active keyset: queries must be of `checkpoint_id` and have `dim` numbers.
+    """The active keyset's space: queries must be of `checkpoint_id` and have `dim` numbers.
 
-    `head_seq` is the last change of the log.
+    `head_seq` is the last change.
     """
 
     keyset_id: int
