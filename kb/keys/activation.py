@@ -119,7 +119,7 @@ def finish_building(session: Session, keyset_id: int, actor: str) -> None:
 def _make_active(
     session: Session, pending: audit.Pending, keyset_id: int, evidence: Mapping[str, Any]
 ) -> None:
-    """Make this keyset active and log that with the evidence; do nothing where it is. Raises `KeysetNotReady`."""
+    """Make this keyset active and log that with the evidence, unless it is active. Raises `KeysetNotReady`."""
     keyset = keysets.keyset_head(session, keyset_id)
     if keyset.state == "active":
         return

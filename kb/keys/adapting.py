@@ -36,7 +36,7 @@ _ENCODED_AT_ONCE = 32
 
 
 def default_sample_size(num_keys: int) -> int:
-    """Give how many facts to key truly for so many predicted keys: a hundredth, within the bounds of a fit."""
+    """Give how many facts are to get true keys of `num_keys` keys: a hundredth, within the bounds of a fit."""
     return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
 
 
@@ -45,7 +45,7 @@ def require_adaptable(
 ) -> None:
     """Raise `InvalidValue` unless keys of the checkpoint may be predicted from the keyset `from_keyset_id`.
 
-    It must have true keys, of another checkpoint. The checkpoint's own keyset must not be active, without a new gate.
+    It must have true keys of another checkpoint. The checkpoint's own keyset must not be active: no gate has seen them.
     """
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
     old, name = keysets.keyset_head(session, from_keyset_id), "keyset to predict from"
@@ -548,7 +548,7 @@ def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, m
 
 
 def measure_recall(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Give recall at 1 and 10: the shares of queries whose own key is among as many nearest. It loses every tie."""
+    """Give recall at 1 and 10: the shares of queries whose own key is among their 1 or 10 nearest. It loses ties."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)

@@ -60,8 +60,8 @@ def calibrate_threshold(
     """Choose the threshold for queries [B, d] that ask for facts with the values `said` [B].
 
     `keys` are those of live facts, in batches [N, d] with the facts' values [N], of which one is held at a time.
-    Without a rate it is the threshold with the least mean of both error rates or, where that would refuse more than a
-    third of the genuine scores, the highest that does not. With a rate it is the lowest that accepts no more than this
+    Without a rate it is the threshold with the least mean of both error rates. If that would refuse more than a third
+    of the genuine scores, it is the highest that does not. With a rate it is the lowest that accepts no more than this
     share of impostors. Raises `InvalidValue` without questions, and where all facts have one value, since then no wrong
     answer exists.
     """
@@ -179,7 +179,7 @@ def asked_by_people(session: Session, among: Sequence[int] | None = None) -> lis
 
 
 def has_question_keys(session: Session, keyset_id: int) -> bool:
-    """Tell whether this keyset has question keys of documents' facts beside those that people asked for."""
+    """Tell whether this keyset has question keys of documents' facts, other than of questions that people wrote."""
     return _seek_question_keys(session, keyset_id).found
 
 

@@ -338,7 +338,7 @@ class AskedFact:
 
 
 def asked_facts(session: Session, keyset_id: int, size: int) -> list[AskedFact]:
-    """Choose up to `size` facts that have a question and a key read from their context, evenly by id."""
+    """Choose up to `size` live facts that have a question and a context key, spread evenly by id."""
     return [
         AskedFact(row.id, row.question, row.value)
         for row in session.execute(_ASKED, {"keyset_id": keyset_id, "size": size})

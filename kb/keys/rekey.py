@@ -153,7 +153,7 @@ class RekeyRun:
             self.on_facts(done, max(done, self.progress.total))
 
     def work_part(self, part: RekeyPart) -> int:
-        """Make the keys that are wanted in this part; give their number. Raises `InvalidValue` in another base."""
+        """Make the keys that a part of a queue lacks; give their number. Raises `InvalidValue` for another base."""
         with self.sessions() as session:
             if (found := audit.database_id(session)) != part.database_id:
                 raise InvalidValue("database", f"{found} is not {part.database_id}. Set COLMLM_DATABASE_URL")
@@ -248,7 +248,7 @@ class RekeyRun:
         return self._store(session, queue, keys) if keys else 0
 
     def _wait(self, queue: KeyQueue, claimed: int) -> None:
-        """Wait until no worker claims this id any more."""
+        """Wait until no worker has a claim on this id."""
         with self.sessions.begin() as session:
             session.execute(_AWAIT, self._claim_parameters(queue, [claimed]))
 

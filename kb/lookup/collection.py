@@ -142,8 +142,8 @@ class Collection:
         except ValueError as error:
             raise CandidatesRefused(self.where, "its mark cannot be read") from error
 
-    def _marks(self, which: str, most: int, strong: bool) -> Sequence[Any]:
-        return self._query(which, most, self.owner, strong, ["id", "note"])
+    def _marks(self, expression: str, most: int, strong: bool) -> Sequence[Any]:
+        return self._query(expression, most, self.owner, strong, ["id", "note"])
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
         """Find the k nearest keys of each query, as `CandidateKeys.search` describes.
@@ -211,13 +211,13 @@ class Collection:
         return distinct(np.array(found, dtype=np.int64))
 
     def _query(
-        self, which: str, most: int | None, partition: str, strong: bool, wanted: list[str]
+        self, expression: str, most: int | None, partition: str, strong: bool, wanted: list[str]
     ) -> Sequence[Any]:
         limit = {} if most is None else {"limit": most}
         with self._lend_client() as client:
             rows: Sequence[Any] = client.query(
                 self.name,
-                filter=which,
+                filter=expression,
                 output_fields=wanted,
                 partition_names=[partition],
                 consistency_level=_level(strong),

@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Block:
-    """Rows in a memory: `keys` [n, d] of 16 bits, their `ids` [n], and which are `dead`. `used` come first."""
+    """Rows in one memory: `keys` [n, d] of 16 bits, `ids` [n], and which are `dead`. The first `used` are in use."""
 
     start: int
     keys: torch.Tensor
@@ -83,7 +83,7 @@ class DeviceIndex:
     run in parallel, add and remove run alone.
 
     Where the device fails, a call raises `CandidatesUnavailable`. It then `is_lost`: it holds nothing more, and raises
-    that for every call. Where the device only has too little memory for a search, it is not.
+    that for every call. Where the device only has too little memory for a search, the index is not lost.
     """
 
     def __init__(self, dim: int, device: str, *, capacity: int = 0, most_bytes: int | None = None) -> None:
@@ -498,7 +498,7 @@ class DeviceCandidates:
         self.fit = fit or self.fit
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether the device has no room for it, so that Faiss should search a keyset that leaves the choice."""
+        """Say whether Faiss should search the keyset: it leaves the choice, and the device has no room for its keys."""
         return index_spec == AUTO_SPEC and self.index.is_spilled
 
 
@@ -514,7 +514,7 @@ class DevicePlace:
 
 
 def choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> DevicePlace | None:
-    """Choose the device on which torch searches this keyset; None where Faiss does, or a server elsewhere.
+    """Choose the device on which torch searches this keyset; None where Faiss or Milvus searches it.
 
     A keyset that names torch is in main memory where no device may be used. One that leaves the choice is searched by
     Faiss up to `FLAT_UP_TO` keys, for which Faiss is exact, and where the device has no room for all of its keys.

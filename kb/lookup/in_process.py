@@ -99,7 +99,7 @@ def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
 
 
 def perturb_keys(keys: Vectors, by: float = _MOVED) -> Vectors:
-    """Make queries of keys [n, d]: move each `by` that length, half towards another key, half in a random direction."""
+    """Make queries of keys [n, d]: move each key `by` this length, half towards another key, half at random."""
     random = np.random.default_rng(0)
     others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
         1, len(keys)

@@ -181,7 +181,7 @@ class CollectionCandidates:
                     self._tail.remove(done)
 
     def _require_mark(self, settled: int) -> None:
-        """Raise, and be lost, unless a strong read finds a mark of this fill at change `settled` or later."""
+        """Raise, and count as lost, unless a strong read finds a mark of this fill at change `settled` or later."""
         mark = self.collection.mark(strong=True)
         if mark is not None and mark.fill == self.mark.fill and mark.seq >= settled:
             return

@@ -59,7 +59,7 @@ class Searcher(Replicas):
         by_rule: bool = True,
         **options: Unpack[FilteredOptions],
     ) -> list[Lookup]:
-        """Find the best facts of each query, as `Lookups.find` describes, but without `by_rule` by score alone.
+        """Find the best facts of each query, as `Lookups.find` describes. Without `by_rule` only scores order them.
 
         In a named keyset it raises `KeysetMismatch` where the queries are of another checkpoint, `KeysetNotFound`, and
         `KeysetNotReady` where the keyset is building or retired.
@@ -264,7 +264,7 @@ class Searcher(Replicas):
             raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
     def former(self, checkpoint_id: str) -> Searcher | None:
-        """Give a searcher of the ready keyset of this checkpoint, as one that was active before another was activated.
+        """Give a searcher of this checkpoint's ready keyset, for queries made before another keyset was activated.
 
         None where the checkpoint has none, or its keyset is active. The index is the one on standby for a rollback.
         """
@@ -280,7 +280,7 @@ class Searcher(Replicas):
 
 
 def _rankable_keys(decision: Decision, key_ids: Iterable[int], wanted: FullLookupOptions) -> list[Row[Any]]:
-    """Give the decided rows of these keys, in this order, but for facts that the filter leaves out."""
+    """Give the rows that the SELECT found for these keys, in this order, without facts that the filter leaves out."""
     rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
     without = wanted.fact_filter.without
     return [row for row in rows if row.fact_id not in without] if without else rows

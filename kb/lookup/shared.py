@@ -73,11 +73,11 @@ def named_snapshots(session: Session) -> dict[int, SharedSnapshot]:
     return _read_snapshots(session, true())
 
 
-def _read_snapshots(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
+def _read_snapshots(session: Session, condition: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
     columns = KeysetRow.id, KeysetRow.shared_snapshot, KeysetRow.whole_shared_snapshot
     read = {
         n: records.read_stored(SharedSnapshot, *said)
-        for n, *said in session.execute(select(*columns).where(which))
+        for n, *said in session.execute(select(*columns).where(condition))
     }
     return {keyset_id: one for keyset_id, one in read.items() if one is not None}
 
@@ -202,7 +202,7 @@ class SharedFolder:
 
     @property
     def address(self) -> str:
-        """The place in one spelling, by which the database knows where its snapshots are."""
+        """The place in the one spelling in which the database records it."""
         path = self.place.removeprefix("file://") if self.place.startswith("file:///") else self.place
         return path.rstrip("/")
 

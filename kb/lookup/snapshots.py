@@ -63,25 +63,25 @@ class NamedCollection:
         return self.state in ("ready", "active")
 
     def is_kept(self, session: Session) -> bool:
-        """Say whether its keyset is active or ready, or is building and has filled it to the end."""
+        """Say whether its keyset is active or ready, or is building and has filled the collection to the end."""
         if self.is_needed:
             return True
         return self.state == "building" and self.is_there() and is_filled(session, self.there)
 
     def is_there(self) -> bool:
-        """Say whether it is on the server. Raises `CandidatesUnavailable` where it may be on another one."""
+        """Say whether the collection is on this server. Raises `CandidatesUnavailable` where it may be on another."""
         if (doubt := self.doubt()) is not None:
             raise CandidatesUnavailable(self.there.where, doubt)
         return self.there.is_there()
 
     def doubt(self) -> str | None:
-        """Describe where it was filled, if that is another server and this one lacks it; otherwise give None."""
+        """Describe where the collection was filled, if this server lacks it and another one had it; else give None."""
         if self.filled_at in (None, self.there.address.uri) or self.there.is_there():
             return None
         return f"it is not there, and was filled at {self.filled_at}"
 
     def drop(self, session: Session) -> NamedCollection | None:
-        """Drop it in this process's turn to write there, unless it is kept by then. Give it if it is kept, else None.
+        """Drop the collection in this process's turn, unless it is kept by then. Give it if it is kept, else None.
 
         While the turn was awaited another process may have filled it, and its keyset may answer with it by now. The
         keyset's row then says that the collection is gone, so that nobody asks for it again.
@@ -95,7 +95,7 @@ class NamedCollection:
         return None
 
     def forget(self, session: Session) -> None:
-        """Record that it is gone, if it is still in doubt: the server that had it is gone or renamed."""
+        """Record that the collection is gone, if it is still in doubt: the server that had it is gone or renamed."""
         now = self._in_turn(session)
         if now is not None and now.doubt() is not None:
             now._note_gone(session)
@@ -352,7 +352,7 @@ def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
 
 
 def _is_named(directory: Path, keyset_id: int, file: Path) -> bool:
-    """Say whether the keyset's manifest names the file, or is it.
+    """Say whether the keyset's manifest names the file, or is the file.
 
     An unreadable manifest is taken to name every file.
     """

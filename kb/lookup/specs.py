@@ -99,6 +99,6 @@ _ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
 
 
 def collection_of(spec: str) -> str | None:
-    """Give the Milvus collection that a keyset with this spec names; None where its index is Faiss's."""
+    """Give the Milvus collection that a keyset with this spec names; None where it names none."""
     match = _ELSEWHERE.fullmatch(spec)
     return match and match["collection"]
