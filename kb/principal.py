@@ -1,7 +1,7 @@
-"""Principals: who was authenticated, for a change or to read, and of which corpora they have a right.
+"""Principals: who was authenticated for a change or a request, and the corpora on which each has rights.
 
-A principal with a right on some corpora only is *scoped*. What it asks for is limited in two places: lookups and
-answers by their filter (`kb.lookup.options`), everything else by the database (`kb.store.scoped_role`).
+A principal with rights on some corpora only is *scoped*. What it asks for is limited in two places: lookups and answers
+by their filter (`kb.lookup.options`), everything else by the database (`kb.store.scoped_role`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Principal:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        """Read a stored principal, and ignore fields that only a later release knows.
+        """Read a stored principal. Fields that only a later version of the program knows are ignored.
 
-        Of its corpora are named those that who asks in this context has a right on.
+        Its `corpora` keep only those on which the caller of this context has rights.
         """
         known = {field.name: kept[field.name] for field in fields(cls) if field.name in kept}
         corpora = known.get("corpora")
-        named = None if corpora is None else tuple(one for one in corpora if in_scope(one))
+        named = None if corpora is None else tuple(one for one in corpora if is_in_scope(one))
         return cls(**known | {"corpora": named})
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Principal:
 
 @cache
 def local_user() -> str:
-    """Give the name of the user this process runs as. It asks the system, so that no variable can pretend another."""
+    """Give the name of the user that runs this process. The system is asked, since a variable could lie."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # the user id has no name, as in containers
@@ -73,7 +73,7 @@ def local_principal() -> Principal:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to carry out the request of one row of `idempotency`, until another claims it."""
+    """The right to carry out the request in one row of the table `idempotency`, until another run claims the row."""
 
     row_id: int
     claim: str
@@ -81,10 +81,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The principal and the request of an edit. Its ids go into the log, which nothing erases, so they are never text.
+    """The principal and the request behind an edit. Its ids go into the log, which nothing erases, so none is text.
 
     `request_id` is the server's own, `client_request_id` the caller's name for the request. `on_behalf_of` is the
-    person the principal says to act for. With `is_service` the program works for itself (`as_service`).
+    person for whom the principal says to act. `is_service` is True while the program works for itself (`as_service`).
     """
 
     principal: Principal
@@ -99,13 +99,13 @@ origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
 def current_origin() -> Origin:
-    """Give the origin of edits in this context."""
+    """Give the origin of edits in this context; by default that of the local user."""
     return origin.get() or Origin(local_principal())
 
 
 @contextmanager
 def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
-    """Make this principal the one that edits, within the block and in the same request."""
+    """Give edits within the block this principal, and the same request as before."""
     before = origin.set(replace(current_origin(), principal=principal, on_behalf_of=on_behalf_of))
     try:
         yield
@@ -122,38 +122,38 @@ def act_for(name: str | None) -> None:
 
 
 def scope_of_caller() -> tuple[str, ...] | None:
-    """Give the corpora that who asks in this context has a right on; None where that is all of them."""
+    """Give the corpora on which the caller of this context has rights; None where it has them on all corpora."""
     found = origin.get()
     return None if found is None else found.principal.corpora
 
 
-def in_scope(*corpora: str | None) -> bool:
-    """Tell whether who asks in this context has a right on all of these corpora. No corpus (None) needs it on all."""
+def is_in_scope(*corpora: str | None) -> bool:
+    """Tell whether the caller has rights on all of these corpora. None, no corpus, needs rights on all corpora."""
     scope = scope_of_caller()
     return scope is None or all(corpus in scope for corpus in corpora)
 
 
 def scope_of_statements() -> tuple[str, ...] | None:
-    """Give the corpora that the statements of this context see; None where they see all, as the program's own do."""
+    """Give the corpora whose rows the statements of this context see; None for all, as for the program's own."""
     found = origin.get()
     return None if found is None or found.is_service else found.principal.corpora
 
 
 def is_filtered() -> bool:
-    """Tell whether statements see all corpora, while who asks has a right on some: then filters limit the response."""
+    """Tell whether statements see all corpora, but the caller some only. Then filters limit the response."""
     return scope_of_caller() is not None and scope_of_statements() is None
 
 
 def work_as_service() -> None:
-    """Let the program read and write for itself in the rest of this context, as within `as_service`."""
+    """Let statements in the rest of this context see all corpora, as within `as_service`."""
     origin.set(replace(current_origin(), is_service=True))
 
 
 @contextmanager
 def as_service() -> Iterator[None]:
-    """Let the program read and write for itself within the block, such as its index, whatever the caller may see.
+    """Let statements within the block see all corpora, as for the program's own index, whatever the caller may see.
 
-    What the block gives to the caller must be limited by other means.
+    The block must limit by other means what it gives to the caller.
     """
     before = origin.set(replace(current_origin(), is_service=True))
     try:

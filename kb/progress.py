@@ -1,4 +1,4 @@
-"""Progress and remarks of verbs that take long, as they reach the caller."""
+"""Callbacks by which long verbs report their progress and remarks to the caller."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _log = logging.getLogger("colmlm")
 
 @contextmanager
 def silently(description: str) -> Iterator[Advance]:
-    """Report no progress."""
+    """Yield a callback that ignores the progress of the work."""
     yield lambda done, total: None
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Choose where remarks and the progress of long work go. By default remarks are logged, and progress is not
-    reported.
-    """
+    """The callbacks for remarks and the progress of long work: remarks are logged and progress dropped by default."""
 
     note: Callable[[str], None] = _log.info
     progress: Reporting = silently

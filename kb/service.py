@@ -45,8 +45,8 @@ class KnowledgeBase(SearchableStore):
     def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
         """Open the database of `settings`, starting it where it does not run. `application` names the connections.
 
-        An embedded database that is new gets its tables. A server's does not, since whose it is cannot be known.
-        Raises `DatabaseUnavailable` or `MigrationNeeded`.
+        A new embedded database gets its tables. An empty database of a server does not, since it may be somebody
+        else's. Raises `DatabaseUnavailable` or `MigrationNeeded`.
         """
         engine = database.connect_database(settings, application)
         try:
@@ -61,7 +61,7 @@ class KnowledgeBase(SearchableStore):
     def beside(self, pool: str, waits: Waits, connections: int) -> KnowledgeBase:
         """Give this knowledge base on a second pool of connections, whose statements are limited by `waits`.
 
-        Lookups are shared, since a process has one index. `close` of this one closes both.
+        Both share one searcher, since a process has one index. `close` of this one closes the connections of both.
         """
         self.searcher  # noqa: B018  # made before the copy, which shares it
         other = copy(self)
@@ -167,7 +167,7 @@ class KnowledgeBase(SearchableStore):
         return Upkeep(self)
 
     def caller_view(self, *, past: bool) -> CallerView:
-        """Give this base as a caller may see it. Without `past`, deleted and corrected texts are withheld."""
+        """Give a view of this base for a caller. Without `past`, deleted and corrected texts are withheld."""
         from colmlm.kb.evidence.shown import CallerView
 
         return CallerView(self, past)

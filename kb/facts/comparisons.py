@@ -30,7 +30,7 @@ from colmlm.kb.facts.records import (
     StalePage,
 )
 from colmlm.kb.log.records import OnRecord, require_options
-from colmlm.kb.principal import in_scope
+from colmlm.kb.principal import is_in_scope
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
 from colmlm.kb.store.waits import retry_on_contention
@@ -122,7 +122,7 @@ class Comparisons:
         with self.store.sessions() as session:
             rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
         said: dict[int, set[int]] = {}
-        for row in (row for row in rows if in_scope(row.corpus, row.other_corpus)):
+        for row in (row for row in rows if is_in_scope(row.corpus, row.other_corpus)):
             for one, other in ((row.fact_id, row.other_id), (row.other_id, row.fact_id)):
                 if one in ids and other not in ids:
                     said.setdefault(one, set()).add(other)

@@ -25,7 +25,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
-from colmlm.kb.principal import in_scope
+from colmlm.kb.principal import is_in_scope
 from colmlm.kb.tables import FactRow
 from colmlm.kb.texts.alike import compare_wording, terms_of
 from colmlm.kb.texts.searched import frame_of
@@ -187,8 +187,8 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
     if not pairs:
         return ()
     edited = set(fact_ids)
-    rows = [row for row in rows if in_scope(row.corpus, row.other_corpus)]
-    told = [pair for pair in pairs if in_scope(pair.corpus, pair.other_corpus)]
+    rows = [row for row in rows if is_in_scope(row.corpus, row.other_corpus)]
+    told = [pair for pair in pairs if is_in_scope(pair.corpus, pair.other_corpus)]
     if not anyway and (new := _new(session, told, edited)):
         said = {row.other_id: row.other_value for row in rows} | {row.fact_id: row.value for row in rows}
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
@@ -209,7 +209,7 @@ def store_pairs_of_range(session: Session, first: int, last: int) -> PairCounts:
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
-    told = [pair for pair in pairs if in_scope(pair.corpus, pair.other_corpus)]
+    told = [pair for pair in pairs if is_in_scope(pair.corpus, pair.other_corpus)]
     alike = sum(pair.same_value for pair in told)
     return PairCounts(contradictions=len(told) - alike, duplicates=alike)
 

@@ -72,7 +72,7 @@ def connect_database(settings: Settings, application: str = "colmlm") -> Engine:
 
 
 def id_array(ids: Iterable[int]) -> str:
-    """Give ids as PostgreSQL writes an array; the driver goes through a list number by number, several times."""
+    """Format ids as an array of PostgreSQL, which is faster than the driver's conversion of a list."""
     return f"{{{','.join(map(str, ids))}}}"
 
 
@@ -149,14 +149,14 @@ def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
 
 
 def migrate_database(engine: Engine, later: Path | None = None) -> None:
-    """Bring the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
+    """Migrate the schema to head in one transaction. Where two processes start at once, the second waits for the first.
 
-    What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. `later` is a
-    folder with migrations of a later release, for tests of what migrations promise. Raises `MigrationNeeded` where
-    none leads from the schema to head.
+    The steps `beforehand` of migrations, such as building indexes while edits go on, run before that transaction.
+    `later` is a folder with migrations of a later program version, for tests. Raises `MigrationNeeded` where no
+    migration leads from the schema to head.
     """
     known = schema_revisions(later)
-    _beforehand(engine, later, known)
+    _run_beforehand(engine, later, known)
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         if (found := _revision_on(connection)) not in (None, *known):
@@ -173,10 +173,10 @@ def upgrade_on(connection: Connection, later: Path | None = None, revision: str 
     command.upgrade(config, revision)
 
 
-def _beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
-    """Run `beforehand` of each migration that is due: statements outside the transaction that migrates.
+def _run_beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
+    """Run the step `beforehand` of each migration that is due, outside of the transaction that migrates.
 
-    They build indexes while edits go on. A new database has nothing due. The connection commits each statement.
+    These steps build indexes while edits go on. A new database has nothing due. The connection commits each statement.
     """
     from alembic.script import ScriptDirectory
 
@@ -202,9 +202,9 @@ def is_at_head(engine: Engine) -> bool:
 
 
 def can_serve(engine: Engine) -> bool:
-    """Say whether a running program may go on with this schema: it is the program's own, or a later release's.
+    """Say whether a running program works with this schema: it is the program's own, or that of a later version.
 
-    A migration leaves the release before it working (docs/production/backup.md): servers are replaced one by one.
+    A migration lets the program version before it go on (docs/production/backup.md): servers are replaced one by one.
     """
     found = revision_of(engine)
     return found is not None and found >= head_revision()
@@ -289,7 +289,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq)
 
 @dataclass(slots=True)
 class IncomingDocument:
-    """A document to be inserted: its digests, its new id, and which of its facts (by ordinal) exist already."""
+    """A document to insert, with its digests and new id. `kept` maps the ordinals of existing facts to their ids."""
 
     document: AnnotatedDocument
     sha256: str
@@ -303,7 +303,7 @@ class IncomingDocument:
 
 
 def reserve_ids(session: Session, sequence: str, count: int) -> int:
-    """Reserve `count` successive ids and give the first.
+    """Reserve `count` successive ids of a sequence, and give the first.
 
     The log must be locked, as others draw ids only with that lock.
     """
@@ -332,7 +332,7 @@ def copy_documents(
 ) -> None:
     """Insert documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
 
-    The facts have the review that their file says; the others are accepted, or where a machine marked them `proposed`.
+    A fact has the review state that its file names. Other facts are accepted, or with `proposed` they are proposed.
     """
     rows = list(rows)
     review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
@@ -344,7 +344,7 @@ def copy_documents(
 
 
 def join_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines into blocks: a message to the server for each line would cost more than the line."""
+    """Join lines of COPY into blocks, since a message to the server for each line would cost more than the line."""
     block: list[str] = []
     size = 0
     for line in lines:
@@ -365,7 +365,7 @@ def _document_line(corpus: str, row: IncomingDocument) -> str:
 def _fact_lines(
     rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str], review: str
 ) -> Iterator[str]:
-    """Yield the lines of the facts of each document, and append those of their versions to `versions`."""
+    """Yield the COPY lines of each document's new facts, and append the lines of their versions to `versions`."""
     for row in rows:
         facts, document_id, kept = [], row.document_id, row.kept
         title, text_ = row.document.title, row.document.text
@@ -396,7 +396,7 @@ def _field(words: str | None) -> str:
 
 
 def escape_words(words: str) -> str:
-    """Escape the characters that end a field or a line."""
+    """Escape the characters of a text that COPY would take for an escape, or for the end of a field or a line."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")
     if "\n" in words:
@@ -429,9 +429,9 @@ _BY_ROW = b"SET LOCAL session_replication_role = origin"
 
 @contextmanager
 def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
-    """Insert so many rows in the block without a check of each foreign key; yield whether that is so.
+    """Switch off the check of each foreign key for `rows` inserts in the block; yield whether it is switched off.
 
-    The caller shows that the rows they refer to exist until the transaction ends. Ordinary triggers do not run.
+    The caller ensures that the rows referred to stay until the end of the transaction. Ordinary triggers do not run.
     """
     connection = connection_of(session)
     at_once = rows >= MANY and bool((connection.execute(_MAY).fetchone() or (False,))[0])

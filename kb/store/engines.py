@@ -1,8 +1,8 @@
-"""Engines: what every connection to the database is made by, and the database's URL as it may be shown.
+"""Engines: how connections to the database are made and limited, and the database's URL without its secrets.
 
 A machine that vanishes says nothing, and TCP alone waits for it for a quarter of an hour, or two hours. So each side
-asks the other whether it is still there, unless the URL or libpq's environment says how. On a Unix socket none of it
-does anything.
+asks the other whether it is still there, unless the URL or libpq's environment says how. These limits have no effect on
+a Unix socket.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def engine_on(
     pings: bool = True,
     **settings: Any,
 ) -> Engine:
-    """Give an engine whose connections are named for this program and have these `options` beside the URL's own.
+    """Give an engine whose connections have this application name, and these `options` beside those of the URL.
 
-    One that `pings` tests a connection after a pause in its use, so that a verb survives a restart of the server. Verbs
-    that follow each other pay nothing for it.
+    With `pings`, a connection that was idle for a second is tested before use, so that a verb survives a restart of the
+    server. A connection on which the server is silent for `silence_limit` seconds is closed.
     """
     engine = create_engine(
         url,
@@ -101,20 +101,20 @@ def format_database_url(url: URL | str, *, with_secrets: bool = False) -> str:
 
 
 def _parameters(url: URL, application: str, options: str) -> dict[str, str]:
-    """Give what a connection is made by beside its URL: its limits, where the URL does not set them, and options.
+    """Give the libpq parameters of a connection beside its URL: limits that the URL does not set, its name and options.
 
-    Of an option that is given twice PostgreSQL takes the last: the URL's come before what the program relies on, and
-    after what it would only prefer.
+    Of an option that is given twice PostgreSQL takes the last. So the URL's options override `LIMITS_THERE`, and
+    `options`, on which the program relies, override the URL's.
     """
-    said = _said_by_environment() | {name: " ".join(v) for name, v in url.normalized_query.items()}
+    said = _libpq_defaults() | {name: " ".join(v) for name, v in url.normalized_query.items()}
     limits = {name: value for name, value in LIMITS_HERE.items() if name not in said}
     there = " ".join(f"-c {name}={value}" for name, value in LIMITS_THERE.items())
     joined = " ".join(filter(None, (there, said.get("options"), options)))
     return {**limits, "application_name": application, "options": joined}
 
 
-def _said_by_environment() -> dict[str, str]:
-    """Give what libpq takes from the environment where a URL does not say it."""
+def _libpq_defaults() -> dict[str, str]:
+    """Give libpq's defaults, with those of the environment, for parameters that a URL does not set."""
     return {found.keyword.decode(): found.val.decode() for found in Conninfo.get_defaults() if found.val}
 
 
@@ -153,7 +153,7 @@ def _ping_after_a_pause(engine: Engine) -> None:
 
 
 class WatchedPool(QueuePool):
-    """SQLAlchemy's pool, which counts its connections but not its callers.
+    """SQLAlchemy's connection pool, which counts its connections, and here also the callers that wait for one.
 
     `num_waiting` is the number of callers without a connection yet, because none is free or theirs is being opened or
     tested. A connection in use when the pool is disposed of is closed when it is returned.
@@ -202,7 +202,7 @@ SPARE_SECONDS = 5.0  # for the way there and back, beyond the time that the serv
 
 
 class TimedConnection(psycopg.Connection[Any]):
-    """A connection that is closed where the server says nothing for `silence_limit` seconds, and then raises that.
+    """A connection that closes and raises `OperationalError` when the server was silent for `silence_limit` seconds.
 
     A commit is waited for without end, as PostgreSQL itself lets it wait for a standby: breaking it off would leave
     open whether it was done.
@@ -219,7 +219,7 @@ class TimedConnection(psycopg.Connection[Any]):
             raise
 
     def rollback(self) -> None:
-        """Roll back, which the server does itself where an interrupt left the connection amid a statement."""
+        """Roll back, or close a connection that an interrupt left amid a statement: the server then rolls back."""
         self.close() if self.is_cut_off else super().rollback()
 
     def commit(self) -> None:
@@ -230,7 +230,7 @@ class TimedConnection(psycopg.Connection[Any]):
             self.silence_limit = silence_limit
 
     def _in_time(self, gen: PQGen[T]) -> PQGen[T]:
-        """Pass on what `gen` waits for. Every tenth of a second the driver also wakes it when nothing has come."""
+        """Run `gen`, which the driver resumes every 0.1 s. Raises `OperationalError` after `silence_limit`."""
         end = time.monotonic() + self.silence_limit
         try:
             wanted = next(gen)
@@ -260,13 +260,13 @@ _TEXT = "it holds a NUL character or a lone surrogate. Remove it"
 
 
 def check_limit(limit: int, least: int = 1) -> None:
-    """Raise `InvalidValue` for a number of items that nobody can be given."""
+    """Raise `InvalidValue` where `limit`, a number of items, is not from `least` to `MOST`."""
     if not least <= limit <= MOST:
         raise InvalidValue("limit", f"it is {limit}. Give a number from {least} to {MOST:,}")
 
 
 def refuse_bad_values(engine: Engine) -> None:
-    """Make statements on this engine raise `InvalidValue` for what the database cannot take."""
+    """Make statements on this engine raise `InvalidValue` for values that no column can hold."""
 
     def refuse(context: ExceptionContext) -> None:
         if (refused := refusal_of_value(context.original_exception)) is not None:
@@ -276,7 +276,7 @@ def refuse_bad_values(engine: Engine) -> None:
 
 
 def refusal_of_value(error: BaseException) -> InvalidValue | None:
-    """Give the error of the tree for a value that the driver or the database did not take; None for all else."""
+    """Give `InvalidValue` for an error about a value that the driver or database refused; None for any other error."""
     match error:
         case (
             errors.NumericValueOutOfRange()

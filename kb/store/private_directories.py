@@ -25,7 +25,7 @@ _GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """A directory, or a link, that another user can change. `to_group` is True where only its group can."""
+    """A directory, or a link, that another user can change. `to_group` is True where only the directory's group can."""
 
     path: Path
     cause: str
@@ -57,7 +57,7 @@ def find_exposures(path: Path, accounts: Collection[int]) -> Iterator[Exposure]:
 def _exposures_of(
     place: Path, found: os.stat_result, accounts: Collection[int], *, is_within: bool
 ) -> Iterator[Exposure]:
-    """Find what is wrong with one place. `is_within` is True where new files in it count, too."""
+    """Yield the exposures of one directory or link. With `is_within`, new files in a sticky directory count."""
     if found.st_uid not in {0, *accounts}:
         owner = user_name(found.st_uid)
         yield Exposure(place, f"belongs to {owner}", f"Use a directory in which {owner} cannot write.")
@@ -78,7 +78,7 @@ def _exposures_of(
 
 
 def _has_access_list(place: Path) -> bool:
-    """Say whether a directory has a POSIX access control list. Only Linux tells of it."""
+    """Say whether a directory has a POSIX access control list. The answer is False on systems other than Linux."""
     if sys.platform != "linux":
         return False
     with suppress(OSError):  # it has none, or its file system knows none
@@ -102,7 +102,7 @@ def _has_other_members(gid: int, accounts: Collection[int]) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """Get the name of a user; the number where it has none."""
+    """Get the name of a user, or "user UID" where the id has no name."""
     return f"user {uid}" if (user := _find_user(uid)) is None else user.pw_name
 
 
@@ -121,7 +121,7 @@ def group_name(gid: int) -> str:
 
 
 def is_private(directory: Path, account: pwd.struct_passwd) -> bool:
-    """Say whether the directory is the account's alone, and nobody can put another in its place."""
+    """Say whether the account owns the directory, only it can enter, and nobody else can replace the directory."""
     try:
         found = directory.lstat()
     except OSError:
@@ -136,7 +136,7 @@ def is_closed(found: os.stat_result) -> bool:
 
 
 def close_to_others(directory: Path, account: pwd.struct_passwd) -> None:
-    """Set the mode 0700 of a directory of the account that its group or others can enter. No link is followed."""
+    """Set mode 0700 on a directory that the account owns and others can enter. No link is followed."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         found = os.fstat(opened)
@@ -182,9 +182,9 @@ def _why_unfit(base: Path) -> str | None:
 
 
 def open_private(file: Path) -> int:
-    """Open a file that only the owner of its directory and root can open, and make it where it is missing.
+    """Open a file that only its directory's owner and root can open, and create it where it is missing.
 
-    A lock in a file that others can open can be held by them. No link is followed.
+    Others who could open a lock file could hold its lock. No link is followed.
     """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

@@ -51,7 +51,7 @@ _GONE = (errors.InvalidParameterValue, errors.InsufficientPrivilege, errors.Unde
 
 
 def limit_scoped_callers(engine: Engine) -> None:
-    """Set the role on connections that a scoped caller takes from this engine, and take it off for others."""
+    """Set the scoped role on connections that a scoped caller takes from this engine; reset it for other callers."""
     prepared = threading.Event()
 
     def checkout(connection: psycopg.Connection, record: ConnectionPoolEntry, _: object) -> None:
@@ -73,7 +73,7 @@ def limit_scoped_callers(engine: Engine) -> None:
 
 
 def _set_scope(connection: psycopg.Connection, corpora: Sequence[str]) -> None:
-    """Set the role, and make it again where somebody has taken it away since."""
+    """Set the scoped role and its corpora on a connection. Where somebody dropped the role, it is made again."""
     said = json.dumps(list(corpora))
     try:
         _run(connection, _SET, said)
@@ -84,16 +84,16 @@ def _set_scope(connection: psycopg.Connection, corpora: Sequence[str]) -> None:
 
 
 def _run(connection: psycopg.Connection, statement: str, *values: str) -> None:
-    """Run a statement whose settings outlast the transaction, on a connection that is in none."""
+    """Run a statement whose settings outlast the transaction, and commit the transaction that it opened."""
     connection.execute(statement, values or None)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
         connection.commit()
 
 
 def prepare_role(connection: psycopg.Connection) -> None:
-    """Make the role, let it read what it may, and turn row-level security on, where that is not so already.
+    """Make the scoped role with its grants and turn row-level security on, unless that is done already.
 
-    Raises `ScopesUnavailable` where this program's own role may not do that.
+    Raises `ScopesUnavailable` where the program's own role lacks the privileges, or cannot write.
     """
     row = connection.execute(_READY, [[*_OF_CORPORA, *_VIEWS]]).fetchone()
     if row is not None and row[0]:
@@ -130,7 +130,7 @@ def _prepare(connection: psycopg.Connection) -> None:
 
 
 def _refuse_what_is_not_granted(context: ExceptionContext) -> None:
-    """Say of what the role was not granted that it needs a right on all corpora."""
+    """Raise `NeedsAllCorpora` where the database denied a scoped caller a privilege."""
     is_denied = isinstance(context.original_exception, errors.InsufficientPrivilege)
     if is_denied and (corpora := scope_of_statements()) is not None:
         raise refusals.needs_all_corpora(corpora) from context.original_exception

@@ -1,4 +1,4 @@
-"""Where the knowledge base lives, and what bounds it: read from `COLMLM_*` once, by who composes the program."""
+"""Settings of the knowledge base: its place and its limits, read once from `COLMLM_*` by the program's entry point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CallSeconds = Annotated[float, Meta(ge=0.1, le=600, description="a number of sec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MilvusAddress:
-    """The server that holds the collections of keysets named `milvus:COLLECTION`. None is asked before one is named."""
+    """The Milvus server of keysets whose index is `milvus:COLLECTION`. Without such a keyset it gets no request."""
 
     uri: Uri = field(default="http://127.0.0.1:19530", repr=False)  # a wrong one may hold a password
     """The address of the Milvus server, for keysets that name a collection."""
@@ -148,9 +148,9 @@ def _database_url(url: str | None) -> str | None:
 
 
 def _hosts_as_options(rest: str) -> str:
-    """Give the URL's rest with several hosts (``user@one:5432,two:5432/base``) as both SQLAlchemy and libpq read them.
+    """Move several hosts (``user@one:5432,two:5432/base``) of a URL into its options `host` and `port`.
 
-    Unless it says otherwise, the primary among them is connected to, whichever that is by then.
+    `rest` is the URL without its scheme. Where it sets no `target_session_attrs`, the primary is connected to.
     """
     where, slash, path = rest.partition("/")
     user, at, hosts = where.rpartition("@")
@@ -212,14 +212,14 @@ def _convert_setting(variable: str, text: str, hint: Any, *, is_secret: bool) ->
 
 
 def _without_none(hint: Any) -> Any:
-    """Give the type of a field that may also be None."""
+    """Give the type hint of a field without its alternative None."""
     if type(None) not in get_args(hint):
         return hint
     return Union[tuple(arg for arg in get_args(hint) if arg is not type(None))]  # noqa: UP007  made at run time
 
 
 def _describe_type(hint: Any) -> str:
-    """Say what a value of this type is, for a message."""
+    """Describe the values of a type for an error message, such as "a number of days from 0 to 36500"."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     for one in (hint, *get_args(hint)):
@@ -230,7 +230,7 @@ def _describe_type(hint: Any) -> str:
 
 
 def _secret(env: Mapping[str, str], variable: str) -> str | None:
-    """Read the value of `variable`, or the file that its _FILE names, as containers hand out secrets."""
+    """Read a secret from `variable`, or from the file that its _FILE names; None where neither is set."""
     value, in_file = env.get(variable, "").strip(), f"{variable}_FILE"
     if value and env.get(in_file):
         raise SettingsError(variable, f"{in_file} is set too. Unset one of them")

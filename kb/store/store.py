@@ -31,7 +31,7 @@ class Store:
 
     @contextmanager
     def reports(self) -> Iterator[Session]:
-        """Give a session that reads much of the base, and whose statements are ended after the settings' time."""
+        """Give a session for reports, which read much of the base. Its statements end at `report_timeout_seconds`."""
         with self.sessions() as session:
             limit_statements(session, self.settings.report_timeout_seconds)
             yield session
@@ -53,13 +53,13 @@ def is_standby(engine: Engine) -> bool:
 
 
 def require_primary(session: Session) -> None:
-    """Raise `StandbyAsked` unless what is deleted by now is deleted for this session."""
+    """Raise `StandbyAsked` where this session's server is a standby, which may still have what the primary deleted."""
     if session.scalar(_IS_STANDBY):
         raise refusals.standby_asked()
 
 
 def is_read_only(session: Session) -> bool:
-    """Say whether this transaction can write nothing: of a standby, or of a role or a database that only reads."""
+    """Say whether this transaction can write nothing: on a standby, or by a setting of its role or database."""
     return bool(session.scalar(text("SHOW transaction_read_only")) == "on")
 
 
@@ -81,7 +81,7 @@ PATIENCE_SECONDS = 0.1  # how long an edit waits for its turn, before it goes al
 
 
 class GroupCommit:
-    """Transactions of edits on this engine. Threads may share it; a thread that is alone waits for nobody."""
+    """Runs transactions of edits, and commits those of several threads together. A thread alone waits for nobody."""
 
     def __init__(self, engine: Engine, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.patience_seconds = patience_seconds
@@ -94,7 +94,7 @@ class GroupCommit:
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """Give a session whose work is committed when the block has ended, maybe with that of others.
+        """Give a session whose work is committed when the block has ended, maybe together with edits of other threads.
 
         The first lock that the block takes must be the log's, since a group has that already and others are taken
         before it. Raises what the block or the commit raises; after a failed commit nothing of the group is stored.
@@ -132,7 +132,7 @@ class GroupCommit:
         return turn.group
 
     def _pass_on(self, group: _Group) -> None:
-        """Hand the group to the next in turn; where none may join, commits it, and then gives the turn away."""
+        """Hand the group to the next waiting edit. Where none may join, commit, and give the next a new group."""
         with self._mutex:
             if self._waiting and group.admits_another:
                 self._waiting.popleft().come(group)
@@ -178,7 +178,7 @@ class _Group:
 
     @contextmanager
     def member(self) -> Iterator[Session]:
-        """Give a session in the transaction; what it did is rolled back alone where the block fails."""
+        """Give a session for one edit in the transaction. Where the block fails, only that edit is rolled back."""
         if self._transaction is None:
             self._transaction = self._engine.connect().begin()
         connection = self._transaction.connection
@@ -196,7 +196,7 @@ class _Group:
         self._members += 1
 
     def end(self) -> None:
-        """Commit what the members did, and give the connection back. What fails is raised by `wait`."""
+        """Commit the edits of the members, and give the connection back. `wait` raises the error of a failed commit."""
         try:
             if self._transaction is not None:
                 with self._transaction.connection:  # closing it rolls back what is not committed
@@ -208,7 +208,7 @@ class _Group:
             self._ended.set()
 
     def wait(self) -> None:
-        """Return once the transaction is committed. Raises what kept it from that."""
+        """Wait until the transaction is committed. Raises the error of a failed commit."""
         self._ended.wait()
         if self._failure is not None:
             raise self._failure

@@ -1,16 +1,16 @@
-"""Bounds how long statements wait and run, repeats those that met others, and logs why work did not go.
+"""Limits how long statements wait and run, repeats transactions after contention, and logs why work failed.
 
 A server's requests are limited, and reports on this machine. An ingest, a migration, a maintenance command and the
-building of an index are not, since they need their time. Of several processes one at a time builds, or writes
-elsewhere, what is kept of a keyset's index.
+building of an index are not, since they need their time. Of several processes, one at a time builds the index of a
+keyset, or stores it elsewhere.
 
-Locks are taken in one order (docs/explanation/architecture.md, "Edits"), so no verbs of one release should wait
-for each other in a circle. It may happen with another release, with an operator's statements, or with locks of
+Locks are taken in one order (docs/explanation/architecture.md, "Edits"), so no verbs of one program version should wait
+for each other in a circle. It may happen with another version, with an operator's statements, or with locks of
 PostgreSQL's own.
 
-An outage is logged by one line a minute, however many requests and threads notice it, and all of an outage of the
-database is of one kind. What this program does not know is a fault of it: it is logged with its traceback, and hides
-no outage and no fault of other work.
+An outage is logged once a minute, however many requests and threads notice it. All errors of an outage of the database
+are of one kind. An error that the program does not know is its own fault: it is logged with its traceback, and hides no
+outage and no fault of other work.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Waits:
 
     @property
     def silence_limit(self) -> float:
-        """How long to wait for an answer: longer than the server takes to end a statement, where it does."""
+        """The seconds to wait for an answer: some more than the limit of a statement, infinite without that limit."""
         return self.statement + SPARE_SECONDS if self.statement else math.inf
 
     def options(self) -> str:
@@ -90,7 +90,7 @@ def holder_of(engine: Engine, key: int) -> str | None:
 def limit_statements(session: Session, seconds: float) -> None:
     """Limit each statement of this reporting transaction, if its connection has no limit of its own.
 
-    A report that nobody waits for would keep the server from clearing up deleted rows.
+    A report that nobody waits for would keep the server from vacuuming deleted rows.
     """
     if (
         session.scalar(text("SHOW statement_timeout")) == "0"
@@ -113,7 +113,7 @@ _OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 
 def refusal_of(error: BaseException) -> KBError | None:
-    """Translate a failure of the driver or the system to an error of this tree; None where there is none."""
+    """Translate an error of the driver or the operating system to a `KBError`; None where none stands for it."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
@@ -126,12 +126,12 @@ def refusal_of(error: BaseException) -> KBError | None:
             return refusals.storage_full("the database")
         case errors.ReadOnlySqlTransaction():
             return refusals.storage_read_only("the database")
-    return _of_the_disk(cause or error)
+    return _disk_refusal(cause or error)
 
 
-def _of_the_disk(error: BaseException) -> KBError | None:
+def _disk_refusal(error: BaseException) -> KBError | None:
     file = getattr(error, "filename", None)
-    number = error.errno if isinstance(error, OSError) else _told_in_words(error)
+    number = error.errno if isinstance(error, OSError) else _errno_in_message(error)
     if number in _FULL:
         return refusals.storage_full(str(file or "this file"))
     if number == errno.EROFS:
@@ -139,8 +139,8 @@ def _of_the_disk(error: BaseException) -> KBError | None:
     return None
 
 
-def _told_in_words(error: BaseException) -> int | None:
-    """Read the number of the system's error in the words of libraries written in Rust; None where there is none."""
+def _errno_in_message(error: BaseException) -> int | None:
+    """Read the errno in the message of a library written in Rust; None where the message has none."""
     told = _OF_RUST.search(str(error))
     return int(told[1]) if told else None
 
@@ -158,9 +158,9 @@ T = TypeVar("T")
 
 
 def retry_on_contention(transaction: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that is one transaction repeat itself after contention; raise the last failure unchanged.
+    """Make a function of one transaction run again after a deadlock or serialisation failure, `ATTEMPTS` times in all.
 
-    `kb.store.waits` translates that.
+    The last failure is raised unchanged, and `refusal_of` translates it.
     """
 
     @wraps(transaction)
@@ -200,30 +200,30 @@ _EXPLAINED = (
 
 @dataclass(slots=True)
 class OutageLog:
-    """Logs outages, once a minute for each kind. `told` has each kind's last time and number of outages since."""
+    """Logs outages, each kind once a minute. `told` has the time of a kind's last line, and how many came since."""
 
     clock: Callable[[], float] = time.monotonic
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
     _telling: threading.Lock = field(default_factory=threading.Lock)
 
     def log_outage(self, log: logging.Logger, said: str, error: BaseException) -> None:
-        """Log what could not be done and why, unless something of that kind was already logged within this minute."""
-        if (silent := self._due(_kind(error, said))) is not None:
+        """Log `said`, the work that failed, and why, unless that kind of outage was logged within this minute."""
+        if (silent := self._lines_left_out(_kind(error, said))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
             log.warning("%s: %s%s", said, cause_of(error), more, exc_info=fault_of_server(error))
 
     def is_news(self, record: logging.LogRecord) -> bool:
-        """Filter log records: says whether to log one, and take the traceback out of those about an outage."""
+        """Say whether to log a record. One about an outage loses its traceback, and is logged once a minute."""
         error = record.exc_info[1] if record.exc_info else None
         while error is not None and not isinstance(error, GONE):
             error = error.__cause__
         if error is None:
             return True
         record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause_of(error)}", ()
-        return self._due(_kind(error, record.name)) is not None
+        return self._lines_left_out(_kind(error, record.name)) is not None
 
-    def _due(self, kind: str) -> int | None:
-        """Give how many lines of this kind were left out since its last, where another is due; else None."""
+    def _lines_left_out(self, kind: str) -> int | None:
+        """Give how many lines of this kind were left out since its last one; None where the next is not due yet."""
         now = self.clock()
         with self._telling:
             told_at, silent = self.told.get(kind, (now - TOLD_SECONDS, 0))
@@ -242,15 +242,15 @@ def pause_after(attempts: int, longest: float) -> float:
 
 
 def cause_of(error: BaseException) -> str:
-    """Give the driver's message in one line, without the statement and its parameters."""
+    """Give the message of an error in one line; of a database error, without the statement and its parameters."""
     found = _driver_error(error)
     return " ".join(str(found).split()) or type(found).__name__
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Say whether the database does not answer: a connection broke or was refused, perhaps as another error's cause.
+    """Say whether this error, or a cause of it, means that no database answers: a connection broke or was refused.
 
-    What the server itself refuses, such as writing to a full disk, is none.
+    An error by which a server refuses a statement, such as for a full disk, is no outage.
     """
     while error is not None and not isinstance(error, (*GONE, DatabaseUnavailable)):
         error = error.__cause__
@@ -259,12 +259,12 @@ def is_outage(error: BaseException | None) -> bool:
 
 
 def fault_of_server(error: BaseException) -> BaseException | None:
-    """Give an error that this program does not know, which is to be logged with its traceback; None for any other."""
+    """Give the error back where this program does not know it, to log its traceback; None for any other error."""
     return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
 
 
 def _kind(error: BaseException, said: str) -> str:
-    """Give one kind for all of an outage, else one for each work and error: its class, and the code that it has."""
+    """Give the kind under which an error is logged: one for all outages, else one for each work, class and code."""
     if is_outage(error):
         return _AWAY
     found = _driver_error(error)
@@ -291,18 +291,18 @@ _TRY_TO_ASK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('asking fo
 
 
 def is_turn_to_ask(session: Session) -> bool:
-    """Say whether it is this transaction's turn to ask for a shared snapshot, which then lasts to its end."""
+    """Try to take the turn to queue a shared snapshot, and say whether this transaction has it until its end."""
     return bool(session.scalar(_TRY_TO_ASK))
 
 
 def has_turn(session: Session, keyset_id: int) -> bool:
-    """Say whether it is this transaction's turn, which then lasts to its end."""
+    """Try to take the turn to write a keyset's index, and say whether this transaction has it until its end."""
     session.execute(_WITHOUT_TIMEOUT)
     return bool(session.scalar(_TRY, {"keyset_id": keyset_id}))
 
 
 def wait_for_turn(session: Session, keyset_id: int) -> None:
-    """Wait for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
+    """Wait until this transaction has the turn to write a keyset's index. Raises `LockHeld` after the time limit."""
     session.execute(_WITHOUT_TIMEOUT)
     try:
         session.execute(_WAIT, {"keyset_id": keyset_id})
