@@ -56,7 +56,7 @@ _NUMERAL = re.compile(r"\d+(?:\.\d+)?")
 
 
 def compare_wording(value: str, text: str) -> Wording | None:
-    """Tell whether a text says a value: "same" in any wording, "longer" where it holds it, else None.
+    """Compare a value with a text: "same" in any wording, "longer" where the text contains the value, else None.
 
     A name may be short ("Curie" of "Marie Curie"); whether it is the same person's is not known here.
     """
@@ -70,7 +70,7 @@ def compare_wording(value: str, text: str) -> Wording | None:
 
 @lru_cache(4096)
 def terms_of(text: str) -> tuple[str, ...]:
-    """Give the terms of a text, in order."""
+    """Give the terms of a text, as the module describes them, in order."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     plain = _GROUPED.sub("", plain.replace("’", "'").replace("per cent", "%"))
     plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), plain).replace("'s ", " ")
@@ -98,7 +98,7 @@ def _term(word: str) -> str:
 
 
 def _join_numbers(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words, with each run of words and digits that is one number as that number."""
+    """Yield the words, with one number in place of each run of words and digits that write a number."""
     run: list[str] = []
     for word in (*words, ""):
         if word in _NUMBERS or word in _SCALES or _NUMERAL.fullmatch(word):
@@ -135,7 +135,7 @@ def _write_number(run: Sequence[str]) -> str:
 
 
 def _is_short(name: str, short: str) -> bool:
-    """Tell whether one text is the other, a name of several words, cut short: to some of them, or to initials."""
+    """Tell whether `short` is a short form of `name`, which has several words: some of them, or their initials."""
     words = [word for word in re.findall(r"\w+", name) if word.casefold() not in _ARTICLES]
     if len(words) < 2 or not words[0][0].isupper() or not words[-1][0].isupper():
         return False
@@ -153,6 +153,6 @@ def _is_short(name: str, short: str) -> bool:
 
 
 def _index_of_part(part: Sequence[str], whole: Sequence[str]) -> int:
-    """Give where one sequence stands in another, or -1."""
+    """Give the index at which `part` begins in `whole`; -1 where it is not in there."""
     width = len(part)
     return next((n for n in range(len(whole) - width + 1) if whole[n : n + width] == part), -1)

@@ -39,7 +39,7 @@ OF_SEVERAL_WORDS = frozenset(("how-to", "why", "definition", "list", "yes-no"))
 
 
 def form_of(question: str) -> str:
-    """Tell how a question is asked: one of `FORMS`; "other" are keywords and what begins in another way."""
+    """Give the form of a question, one of `FORMS`: "other" for keywords and for what begins in no other form."""
     asked = " ".join(question.split())
     return next((form for form, words in _ASKED.items() if words.match(asked)), "other")
 
@@ -57,9 +57,9 @@ def asks_to_compare(question: str) -> bool:
 
 
 def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
-    """Give the question of a lookup in an output: that of the prompt, or of the words `said` since.
+    """Give the question of a lookup in an output: that of the prompt, or the text that the decoder had `said` since.
 
-    `is_read` says that the reader answered it, which it does until a lookup finds a fact.
+    `is_read` is True where the reader is asked the prompt's question, as it is until a lookup finds a fact.
     """
     if mode in ANSWER_MODES:
         return prompt
@@ -68,7 +68,7 @@ def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
 
 
 def question_in(prompt: str) -> str | None:
-    """Find the question that a prompt ends in: before "Answer:", or a last sentence that asks. None: it is a text."""
+    """Find the question at the end of a prompt, before "Answer:" or as a last sentence; None where it has neither."""
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
@@ -113,7 +113,7 @@ def resolve_question(turns: Sequence[str]) -> str:
 
 
 def _exchange_words(question: str, other: str) -> str | None:
-    """Put other words in the place of those of a question that end in the same word, or of its last name."""
+    """Replace by `other` the words of a question that end in the same word, or its last name; None without either."""
     words, said = other.split(), question.rstrip("? ").split()
     ends = [at for at, word in enumerate(said) if word.casefold() == words[-1].casefold()]
     if ends:
@@ -126,7 +126,7 @@ def _exchange_words(question: str, other: str) -> str | None:
 
 
 def asked_text(prompt: str, said: str) -> str:
-    """Give the text of a lookup behind `prompt` and what was `said` since.
+    """Give the text of a lookup after `prompt` and the text `said` since.
 
     That is the question, where the prompt ends in "Answer:", with what the answer's first sentence says so far; else
     the sentence that is being written, with the one before it where it has few words yet.

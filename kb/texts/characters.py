@@ -42,7 +42,7 @@ def find_invisible(text: str, allowed: str = "") -> str | None:
 
 
 def is_blank(text: str) -> bool:
-    """Say whether nothing of this text shows."""
+    """Say whether a text has no visible character."""
     return _BLANKS.fullmatch(text) is not None
 
 
@@ -64,7 +64,7 @@ def escape_character(character: str) -> str:
 
 
 def json_visible(text: str) -> str:
-    """Give JSON of the same meaning, with the characters of its strings that do not show written out."""
+    """Escape the invisible characters in the strings of a JSON text, which keeps its meaning."""
     return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escape_character(found[0]), text)
 
 
@@ -94,7 +94,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
-    """Yield every line that is not blank; open the file at `place`, by default at its path. Raises `DamagedFile`."""
+    """Yield the lines of a file that are not blank, read at `place` or else at its path. Raises `DamagedFile`."""
     with (place or path).open("rb") as file, unpack_file(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):
@@ -108,7 +108,7 @@ def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
 
 @contextmanager
 def unpack_file(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Unpack an open file in the block where its name says that it is packed. Raises `DamagedFile` in the block."""
+    """Give an open file, unpacked where its name ends in .gz or .bz2. Raises `DamagedFile` in the block."""
     kind, opened = _PACKED.get(path.suffix.lower(), ("", nullcontext))
     try:
         with opened(file) as stream:

@@ -98,7 +98,7 @@ class NameSpan(NamedTuple):
 
 
 class _Word(NamedTuple):
-    """A word of a text: its spellings, as it stands there, its place, and the blanks before it (None: none)."""
+    """A word of a text: its spellings, its text as written, its place, and the text between it and the word before."""
 
     forms: frozenset[str]
     shown: str
@@ -120,7 +120,7 @@ _Part = tuple[frozenset[str], ...]  # a name in its pieces ("Anna-Lena" has two)
 
 @lru_cache(8192)
 def spellings_of(word: str) -> frozenset[str]:
-    """Give a folded word without accents, and as German writes its umlauts without them."""
+    """Give the spellings of a folded word without accents, one of them with German umlauts written as "ue"."""
     german = unicodedata.normalize("NFC", word).translate(_GERMAN)
     return frozenset(_without_accents(one) for one in (word, german))
 
@@ -141,7 +141,7 @@ def _join_pieces(part: _Part) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class PersonName:
-    """A name to find: its first names (other spellings, too), middle names and surname; or words as they are."""
+    """A name to find: the first names it may have, its middle names and its surname; or a `phrase` as it stands."""
 
     given: tuple[_Part, ...] = ()
     middle: tuple[_Part, ...] = ()
@@ -150,7 +150,7 @@ class PersonName:
 
     @classmethod
     def parse(cls, name: str) -> PersonName:
-        """Read a name; what is no name of two words or more is found as it stands."""
+        """Parse a name. One that is not two words or more of letters becomes a `phrase`."""
         first, comma, rest = name.partition(",")
         words = f"{rest} {first}".split() if comma and rest.strip() else name.split()
         words = [word for word in words if word.rstrip(".").casefold() not in TITLES] or words
@@ -182,7 +182,7 @@ class PersonFinder:
 
     @classmethod
     def of(cls, name: str, also: Iterable[str] = ()) -> PersonFinder:
-        """Make a finder. A further name of one word is another first name, too ("Mia" for Maria Keller)."""
+        """Make a finder. A further name of a single word is another first name, too ("Mia" for Maria Keller)."""
         first, *others = (PersonName.parse(one) for one in (name, *also))
         short = tuple(one.phrase for one in others if len(one.phrase) == 1 and _is_word(one.phrase))
         if first.is_full:
@@ -217,7 +217,7 @@ class PersonFinder:
         return or_(spelt, func.octet_length(column) != func.char_length(column), signs)
 
     def spans(self, text: str) -> list[NameSpan]:
-        """Find where a text names the person, in order; none overlaps another, and what is sure counts first."""
+        """Find the spans of a text that name the person, in order. Of overlapping ones, a sure and long one counts."""
         plain = _without_accents(text.casefold())
         if (
             not any(n in plain for n in self._needles)
@@ -227,7 +227,7 @@ class PersonFinder:
             return []
         words = list(_words(text.replace("%20", "   ")))
         found = [
-            span for name in self.names for span in _Reading(text, words, name, self._joined_names).spans()
+            span for name in self.names for span in _NameSearch(text, words, name, self._joined_names).spans()
         ]
         found.sort(key=lambda one: (one.doubt is not None, one.start - one.end, one.start))
         chosen: list[NameSpan] = []
@@ -261,8 +261,8 @@ def _words(text: str) -> Iterator[_Word]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """Reads one text for one name."""
+class _NameSearch:
+    """A search for one name in the words of one text."""
 
     text: str
     words: Sequence[_Word]
@@ -277,7 +277,7 @@ class _Reading:
                 yield from self._given_first(at)
                 yield from self._surname_first(at)
                 yield from self._written_together(at)
-                yield from self._alone(at)
+                yield from self._single_names(at)
 
     def _span(self, first: int, end: int, doubt: str | None) -> NameSpan:
         return NameSpan(self.words[first].start, self.words[end - 1].end, doubt)
@@ -291,14 +291,14 @@ class _Reading:
 
     def _given_first(self, at: int) -> Iterator[NameSpan]:
         for given in self.name.given:
-            for begin, doubt in self._starts(given, at):
+            for begin, doubt in self._first_ends(given, at):
                 for then, apart in self._after_middle(begin):
                     for end, further in self._ends(self.name.surname, then, exact=doubt == "spelling"):
                         unsure = doubt or further or apart or self._surroundings(at, end)
                         yield self._span(at, end, unsure)
 
     def _surname_first(self, at: int) -> Iterator[NameSpan]:
-        for begin, doubt in self._starts(self.name.surname, at, initials=False):
+        for begin, doubt in self._first_ends(self.name.surname, at, initials=False):
             is_listed = self._shown_at(begin) == ","
             then = begin + 1 if is_listed else begin
             apart = None if is_listed else self._gap_doubt(begin)
@@ -310,7 +310,7 @@ class _Reading:
                 else:
                     continue
             for given in self.name.given:
-                for end, further in self._starts(given, then):
+                for end, further in self._first_ends(given, then):
                     last = self._initials_after(end)
                     unsure = doubt or further or apart
                     if self._name_before(at) or self._name_after(last):
@@ -329,7 +329,7 @@ class _Reading:
         ):
             yield self._span(at, at + 1, "initials")
 
-    def _alone(self, at: int) -> Iterator[NameSpan]:
+    def _single_names(self, at: int) -> Iterator[NameSpan]:
         for part, doubt in (
             (self.name.surname, "surname"),
             *((one, "first-name") for one in self.name.given),
@@ -353,7 +353,7 @@ class _Reading:
         return self.words[at].shown if 0 <= at < len(self.words) else ""
 
     def _end_of(self, part: _Part, at: int) -> int:
-        """Give the number of the word after this part of a name, or 0 where it does not stand here."""
+        """Give the number of the word behind a part of the name that begins at word `at`; 0 where it does not."""
         if at >= len(self.words) or not part:
             return 0
         if len(part) > 1 and self.words[at].forms & _join_pieces(part):
@@ -368,8 +368,8 @@ class _Reading:
             at += 1
         return at
 
-    def _starts(self, part: _Part, at: int, *, initials: bool = True) -> Iterator[tuple[int, str | None]]:
-        """Yield the ends of what stands for this part here: itself, nearly itself, or its initial."""
+    def _first_ends(self, part: _Part, at: int, *, initials: bool = True) -> Iterator[tuple[int, str | None]]:
+        """Yield the end and the doubt of a part of the name at word `at`: as it is, nearly so, or as its initial."""
         if end := self._end_of(part, at):
             yield end, None
         elif at < len(self.words):
@@ -383,14 +383,14 @@ class _Reading:
                 )
 
     def _ends(self, part: _Part, at: int, *, exact: bool) -> Iterator[tuple[int, str | None]]:
-        """Yield the ends of this last part here, also nearly itself unless it must be `exact`."""
+        """Yield the end and the doubt of the last part of the name at word `at`; unless `exact`, also nearly so."""
         if end := self._end_of(part, at):
             yield end, None
         elif not exact and len(part) == 1 and self._is_near_spelling(part, at):
             yield at + 1, "spelling"
 
     def _after_middle(self, at: int) -> Iterator[tuple[int, str | None]]:
-        """Yield where the surname may begin: at once, or after middle names and initials, with a doubt."""
+        """Yield the words at which the surname may begin, with a doubt: here, or behind middle names and initials."""
         apart: str | None = None
         for count in range(_MOST_MIDDLE + 1):
             doubt = self._gap_doubt(at)
@@ -416,7 +416,7 @@ class _Reading:
             at = end
 
     def _end_of_middle(self, at: int) -> int:
-        """Give the end of a middle name or initial: one of the name's own, or any in capital letters."""
+        """Give the end of a middle name or initial at word `at`, the name's own or any in capitals; 0 without one."""
         for part in self.name.middle:
             if end := self._end_of(part, at):
                 return end
@@ -434,7 +434,7 @@ class _Reading:
         return at + 1 if is_name or own else 0
 
     def _initials_after(self, at: int) -> int:
-        """Give the end of initials and of the name's own middle names after a first name that stands last."""
+        """Give the end of initials and the name's own middle names behind a first name that stands last."""
         for part in self.name.middle:
             at = self._end_of(part, at) or at
         while self._is_near(at) and len(self._shown_at(at)) == 1 and self.words[at].is_capital:
@@ -442,7 +442,7 @@ class _Reading:
         return at
 
     def _is_near_spelling(self, part: _Part, at: int) -> bool:
-        """Say whether the word here differs in one letter from a name of four or more."""
+        """Say whether word `at` differs in one letter from a part of the name, both of four letters or more."""
         return at < len(self.words) and any(
             _is_one_typo_off(a, b) for a in self.words[at].forms for b in part[0] if min(len(a), len(b)) >= 4
         )
@@ -450,7 +450,7 @@ class _Reading:
     # What stands around a name.
 
     def _gap_doubt(self, at: int) -> str | None:
-        """Tell what is between a word and the one before: nothing but blanks (None), "apart", or "no" words."""
+        """Judge the gap before a word: None for blanks, "apart" for a blank line, "no" where no letters adjoin."""
         if at >= len(self.words):
             return "no"
         gap = self.words[at].gap
@@ -459,7 +459,7 @@ class _Reading:
         return "apart" if _BLANK_LINE.search(gap) else None
 
     def _sign_between(self, at: int) -> bool:
-        """Say whether the word here is a sign that joins two names without blanks, as in an address."""
+        """Say whether word `at` is a sign that joins two names without blanks, as in an address."""
         return (
             at + 1 < len(self.words)
             and self._shown_at(at) in _ADDRESS
@@ -489,7 +489,7 @@ class _Reading:
         return before.is_capital if here[:1].isupper() and not here.isupper() else True
 
     def _name_after(self, end: int) -> bool:
-        """Say whether the word after may be another name, which letters in one case alone do not tell."""
+        """Say whether word `end` may be another name or, as "Street" does, make a place of the name before it."""
         if not self._is_near(end) or "\n" in self.words[end].gap:
             return False
         after, before = self.words[end], self._shown_at(end - 1)
@@ -500,7 +500,7 @@ class _Reading:
         return after.is_capital and not after.forms & (PLAIN | TITLES)
 
     def _tied_before(self, at: int) -> bool:
-        """Say whether a hyphen or another sign ties a word to this one from before."""
+        """Say whether a hyphen or another sign ties a word to the front of word `at`."""
         tied = (
             at > 1
             and self._shown_at(at - 1) in _ADDRESS
@@ -510,7 +510,7 @@ class _Reading:
         return tied and self.words[at - 2].is_letters
 
     def _tied_after(self, end: int) -> bool:
-        """Say whether a hyphen, or the sign of an address, ties a word to the one before."""
+        """Say whether a hyphen, or the sign of an address, ties word `end` and one behind it to the name."""
         if end + 1 >= len(self.words) or self.words[end].gap or self.words[end + 1].gap:
             return False
         sign = self._shown_at(end)

@@ -1,6 +1,6 @@
-"""Searched texts: the stretches by which a text is found, and the words it is found by.
+"""Searched texts: the sentences by which a text is found, the words that find them, and the frames of facts.
 
-What they give is stored (`kb.facts.sentences`), so a change of these rules, or of those in `kb.texts.structure`, needs
+What these rules give is stored (`kb.facts.sentences`), so a change of them, or of those in `kb.texts.structure`, needs
 a migration that writes the sentences anew.
 
 A frame is a digest of the words around a fact in its sentence, by which facts of equal sentences are found. Two facts
@@ -42,7 +42,7 @@ _DROPPED = re.compile(
 def searched_words(text: str) -> str:
     """Give the words of a text with a blank between them: letters and digits, without capitals and accents.
 
-    It says nothing that a server's locale could read in another way.
+    No locale of a server reads the result in another way.
     """
     if text.isascii():
         return " ".join(_ASCII_SEARCHED.findall(text.lower()))
@@ -104,7 +104,7 @@ def _below_headings(text: str, span: Span, structure: TextStructure) -> Span:
 
 
 def _passage(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], number: int) -> Span:
-    """Give the offsets of the sentences around one that stand in its paragraph or list, as many as fit."""
+    """Give the stretch of sentences around one that are in its paragraph or list, up to `MOST_SAID` characters."""
     first = last = number
     start, end = bare[number]
     is_open = [True, True]
@@ -157,7 +157,7 @@ def _sentence_spans(text: str, structure: TextStructure) -> list[Span]:
 
 
 def _is_heading(text: str, start: int, end: int, structure: TextStructure) -> bool:
-    """Tell whether what stands between two offsets ends in a heading, or within one, and the text goes on below it."""
+    """Tell whether ``text[start:end]`` ends in a heading, or within one, and the text goes on below it."""
     last = start + len(text[start:end].rstrip())
     return structure.heading_at(last - 1) is not None and bool(text[end:].strip())
 
@@ -181,7 +181,7 @@ def _fits(text: str, start: int, end: int) -> bool:
 
 
 def _line_ends(text: str, start: int, end: int) -> Iterator[int]:
-    """Yield the offset behind each line end, and the end; what is blank behind the last line belongs to it."""
+    """Yield the offset behind each line of ``text[start:end]``. Blank lines at its end belong to the last one."""
     filled = start + len(text[start:end].rstrip())
     at = text.find("\n", start, filled)
     while at >= 0:
@@ -191,7 +191,7 @@ def _line_ends(text: str, start: int, end: int) -> Iterator[int]:
 
 
 def _cut(text: str, start: int, end: int) -> list[Span]:
-    """Cut at words, into parts of about the same number."""
+    """Cut ``text[start:end]`` between words, into parts of about as many words each."""
     if _fits(text, start, end):
         return [(start, end)]
     words = [piece for found in _BLANKLESS.finditer(text, start, end) for piece in _split(*found.span())]
@@ -207,7 +207,7 @@ def _cut(text: str, start: int, end: int) -> list[Span]:
 
 
 def _split(start: int, end: int) -> Iterator[Span]:
-    """Split a word that is too long by itself."""
+    """Split the span of a word into spans of at most `MOST_CHARACTERS` characters."""
     for at in range(start, end, MOST_CHARACTERS):
         yield at, min(at + MOST_CHARACTERS, end)
 
@@ -235,9 +235,9 @@ _PRONOUNS = frozenset(_PRONOUN_WORDS.split())
 def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end: int) -> int:
     """Compute the frame of the fact at ``text[start:end]``; `ends` is from `sentence_ends`.
 
-    The title counts where the sentence has a pronoun. The value counts where the sentence begins with it, since it
-    then is what the sentence is about: with another value it is another statement and no contradiction.
-    Where words of these were erased, nobody knows what they said, and the sentence is like no other.
+    The title counts where the sentence has a pronoun. The value counts where the sentence begins with it: it then is
+    the subject, and with another value it is another statement and no contradiction. A sentence that is too long, has
+    too few other words or contains erased words gives `UNFRAMED`.
     """
     first, last = sentence_around(ends, start, end)
     if last - first > LONGEST_FRAMED:

@@ -52,7 +52,7 @@ def sentence_ends(text: str) -> list[int]:
 
 
 def is_question(text: str) -> bool:
-    """Tell whether a text ends in a question mark, whatever closes or exclaims behind it."""
+    """Tell whether a text ends in a question mark, maybe with exclamation marks, quotes or brackets behind it."""
     bare = text.rstrip(_BEHIND_MARK + whitespace)
     return bare.endswith(("?", "？"))
 

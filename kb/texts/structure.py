@@ -37,7 +37,7 @@ _UNNUMBERED = 100  # the level of a heading without a number: below every one th
 
 
 class _Line(NamedTuple):
-    """A line that is not blank: its offsets without outer blanks, its indentation, and if blank lines are beside it."""
+    """A line that is not blank. `opens` and `closes` say whether blank lines are before and behind it."""
 
     start: int
     end: int
@@ -53,24 +53,24 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextStructure:
-    """The headings of a text, and from each of `offsets` on the lines that lead what stands there, outermost first."""
+    """The headings of a text, and its leading lines: `leads[n]`, outermost first, lead it from `offsets[n]` on."""
 
     headings: tuple[Span, ...] = ()
     offsets: tuple[int, ...] = ()
     leads: tuple[tuple[Span, ...], ...] = ()
 
     def led_by(self, offset: int) -> tuple[Span, ...]:
-        """Give the lines that lead what stands at an offset, outermost first."""
+        """Give the lines, such as headings, that lead the text at an offset, outermost first."""
         at = bisect_right(self.offsets, offset) - 1
         return self.leads[at] if at >= 0 else ()
 
     def section_of(self, offset: int) -> int:
-        """Give where the section of an offset begins: at its heading, or at the text's begin."""
+        """Give the offset at which the section of an offset begins: its heading, or 0 before all headings."""
         at = bisect_right(self.headings, (offset, maxsize)) - 1
         return self.headings[at][0] if at >= 0 else 0
 
     def heading_at(self, offset: int) -> Span | None:
-        """Give the heading that an offset stands in, or in the line below it that underlines it."""
+        """Give the heading, with a line that underlines it, around an offset; None where there is none."""
         at = bisect_right(self.headings, (offset, maxsize)) - 1
         return self.headings[at] if at >= 0 and offset < self.headings[at][1] else None
 
@@ -78,7 +78,7 @@ class TextStructure:
 def structure_of(text: str) -> TextStructure:
     """Find the structure of a text, in one pass over its lines."""
     lines = _lines(text)
-    found = _Finder(text, lines)
+    found = _StructureFinder(text, lines)
     for number in range(len(lines)):
         found.take(number)
     return found.structure()
@@ -115,8 +115,8 @@ def _lines(text: str) -> list[_Line]:
 
 
 @dataclass(slots=True)
-class _Finder:
-    """Walks over the lines, and notes where what leads them changes."""
+class _StructureFinder:
+    """Walks over the lines of a text, and notes its headings and the offsets at which the leading lines change."""
 
     text: str
     lines: Sequence[_Line]
@@ -154,9 +154,9 @@ class _Finder:
         return TextStructure(tuple(self.headings), tuple(kept_offsets), tuple(kept))
 
     def _open(self, number: int, level: int) -> None:
-        """Begin the section of a heading.
+        """Begin the section of a heading of this level.
 
-        Without a number it is one of those before it, below one that comes right before it, and above one right behind.
+        One without a number is beside the last heading, below one right before it, and above one right behind it.
         """
         line = self.lines[number]
         if level == _UNNUMBERED and self.path:
@@ -174,7 +174,7 @@ class _Finder:
         self.after_heading = True
 
     def _begin(self, number: int) -> None:
-        """Begin a block of text: what led the block before leads this one no more, unless its items begin here."""
+        """Begin a block of text at a line. The lead of the block before ends, unless its list begins here."""
         line, before = self.lines[number], self.lines[number - 1] if number else None
         self.lead, self.in_list = None, False
         leads = before is not None and before.text.endswith(":") and not self.after_heading
@@ -182,7 +182,7 @@ class _Finder:
             self.lead, self.in_list = self._line_of(before), True
 
     def _lead_of_next(self, number: int) -> None:
-        """Have this line lead those after it in its block, where it is a lead-in, a header or a term."""
+        """Let a line lead the lines behind it in its block, where it is a lead-in, the header of a table or a term."""
         line = self.lines[number]
         if line.closes:
             return
@@ -213,7 +213,7 @@ class _Finder:
         return bool(_ASKED.match(line.text)) and "?" in line.text
 
     def _level(self, number: int) -> int | None:
-        """Give the level of a heading, the outermost least; None for a line that is none."""
+        """Give the level of a heading, the least for the outermost; None for a line that is no heading."""
         line = self.lines[number]
         if (marked := _MARKED.match(line.text)) and not line.text.endswith("."):
             return len(marked.group(1))
@@ -241,10 +241,10 @@ class _Finder:
     def _is_one_of_many(self, number: int) -> bool:
         """Tell whether a short block stands among others, so that they are items and no headings."""
 
-        return self._short_from(number, -1) + self._short_from(number, 1) - 1 >= MANY
+        return self._count_short_blocks(number, -1) + self._count_short_blocks(number, 1) - 1 >= MANY
 
-    def _short_from(self, number: int, step: int) -> int:
-        """Count the short blocks from this one on, in one direction."""
+    def _count_short_blocks(self, number: int, step: int) -> int:
+        """Count the successive short blocks from a line on, in one direction (`step`), up to one more than `MANY`."""
         count = 0
         while 0 <= number < len(self.lines) and count <= MANY:
             line = self.lines[number]
@@ -264,7 +264,7 @@ class _Finder:
 
 
 def _may_head(said: str) -> bool:
-    """Tell whether a line is short enough for a heading, has a letter and no stop."""
+    """Tell whether a line is short enough for a heading, has a letter, and does not end in a stop."""
     if len(said) > LONGEST_HEADING or len(said.split()) > MOST_HEADING_WORDS or _CELL in said:
         return False
     return said[-1] not in ".,;:!…|" and any(character.isalpha() for character in said)

@@ -104,16 +104,16 @@ class Finder(Protocol):
     """Finds certain texts within other texts."""
 
     def spans(self, text: str) -> list[Span]:
-        """Find the spans where `text` says one of them, in order."""
+        """Find the spans where `text` says one of the sought texts, in order."""
         ...
 
 
 class ComparedText(NamedTuple):
     """The words of a text, with cut words in pieces.
 
-    `joined` has these in one piece: by the number of the first piece, the whole word and the number of the next word.
-    `skipped` has what may be left out, by number: marks of markup, and the number of the next word. With other words,
-    `no_first` begin nothing and `no_last` end nothing.
+    `joined` maps the number of a first piece to the words that it begins, each in one piece with the number of the next
+    word. `skipped` maps the number of a mark of markup that may be left out to that of the next word. A phrase of
+    several words begins at no number in `no_first` and ends at none in `no_last`.
     """
 
     words: list[ComparedWord]
@@ -135,13 +135,13 @@ class ComparedText(NamedTuple):
         return cls(_place_words(found, places), joined, *markup.number_marks(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
-        """Yield the words that can be read from this one on, each with the number of the next word."""
+        """Yield the words that can be read at number `at`, in pieces or in one piece, each with the next number."""
         if at < len(self.words):
             yield self.words[at].said, at + 1
             yield from self.joined.get(at, ())
 
     def read_words_from(self, at: int, size: int) -> list[Reading]:
-        """Read `size` words from this one on, in every way."""
+        """Give every reading of `size` words from number `at` on, but no more than `MANY_READINGS`."""
         if size > 1 and at in self.no_first:
             return []
         if not (self.joined or self.skipped or self.no_last):
@@ -161,7 +161,7 @@ class ComparedText(NamedTuple):
         return [reading for *_, reading in read if size == 1 or reading[1] - 1 not in self.no_last]
 
     def end_of(self, phrase: Sequence[str], at: int) -> int:
-        """Give the number of the word after this phrase, or 0 if it is not said from this word on."""
+        """Give the number of the word behind this phrase; 0 where the text does not say it from word `at` on."""
         if len(phrase) > 1 and at in self.no_first:
             return 0
         if not (self.joined or self.skipped or self.no_last):
@@ -182,9 +182,9 @@ class ComparedText(NamedTuple):
 
 
 class WordMarkup(NamedTuple):
-    """The marks of a folded text that need not be said: `wrapping` are no part of a value, others of a text alone.
+    """The marks of a folded text that may be skipped: `wrapping` ones in values and texts, `others` in texts alone.
 
-    `opening` and `closing` are those of the former that wrap words in pairs.
+    `opening` and `closing` are the `wrapping` marks that wrap words in pairs.
     """
 
     wrapping: list[Span]
@@ -239,14 +239,14 @@ class WordMarkup(NamedTuple):
         return "".join((*pieces, folded[last:]))
 
     def _add_escape(self, folded: str, at: int) -> None:
-        """Take a backslash before another sign as markup. Before a second one it may be an own one of a value."""
+        """Note the backslash that escapes a sign as markup. One before another backslash may belong to a value."""
         escaped = folded[at + 1]
         (self.others if escaped == "\\" else self.wrapping).append((at, at + 1))
         if escaped == "_" and folded[at - 1 : at].isalnum() and folded[at + 2 : at + 3].isalnum():
             self.others.append((at + 1, at + 2))
 
     def _add_run(self, folded: str, run: Span, openers: list[Span], worded: int) -> None:
-        """Pair a run of marks with those that are open, where the text before `worded` is not all that they wrap."""
+        """Pair a run of marks with open ones before it that a letter or digit follows, or let it open markup itself."""
         start, end = run
         opens, closes = _sides(folded, start, end)
         while closes and start < end and openers and openers[-1][1] <= worded:
@@ -289,7 +289,7 @@ def words_of_text(text: str) -> list[ComparedWord]:
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
-    """Give the words of a text as earlier releases compared them, or None if they are the same."""
+    """Give the words of a text as earlier program versions compared them; None where they are the same."""
     folded, places = _folded_letters(text)
     if not (_OTHERWISE_BEFORE.search(text) or _OTHERWISE_BEFORE.search(folded)):
         return None
@@ -297,24 +297,24 @@ def words_before(text: str) -> list[ComparedWord] | None:
 
 
 def normalise_wording(text: str) -> str:
-    """Give the text's words alone without markup, with cut words in pieces."""
+    """Give a text's words, joined by blanks, without markup and with cut words in pieces."""
     folded, _ = _fold_text(text)
     return " ".join(_WORD.findall(WordMarkup.of(folded).blank_out_marks(folded)))
 
 
 def normalised_before(text: str) -> str:
-    """Give the text's words alone, as earlier releases compared them."""
+    """Give a text's words, joined by blanks, as earlier program versions compared them."""
     return " ".join(_WORD_BEFORE.findall(_folded_letters(text)[0]))
 
 
 def forms_of_text(text: str) -> tuple[str, ...]:
-    """Give the text's words alone in every reading, first the normalised one; equal texts share a form."""
+    """Give a text's words, joined by blanks, in every reading, the normalised one first. Equal texts share a form."""
     folded, _ = _fold_text(text)
     return _forms(folded, WordMarkup.of(folded))
 
 
 def forms_said(text: str) -> tuple[str, ...]:
-    """Give the forms of the values that a text as a whole says: its own, and those without what it may leave out."""
+    """Give the forms of the values that a whole text says: its own, and those without marks that it may leave out."""
     folded, _ = _fold_text(text)
     markup = WordMarkup.of(folded)
     without = markup._replace(wrapping=markup.wrapping + markup.others)
@@ -325,7 +325,7 @@ def _forms(folded: str, markup: WordMarkup) -> tuple[str, ...]:
     value, cuts, either = markup.blank_out_marks(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
-    return tuple(dict.fromkeys(" ".join(_WORD.findall(_joining(value, cuts, one))) for one in choices))
+    return tuple(dict.fromkeys(" ".join(_WORD.findall(_remove_cuts(value, cuts, one))) for one in choices))
 
 
 class Phrases:
@@ -342,7 +342,7 @@ class Phrases:
         return bool(self._by_first)
 
     def spans(self, text: str) -> list[Span]:
-        """Find the spans where `text` says one of them, the longest first and none within another."""
+        """Find the spans where `text` says a known text, the longest first and none within another."""
         folded, places = _fold_text(text)
         if not self._may_be_in(folded):
             return []
@@ -359,7 +359,7 @@ class Phrases:
     def _may_be_in(self, folded: str) -> bool:
         if not 0 < len(self._by_first) <= FEW_PHRASES:
             return bool(self._by_first)
-        return any(first in folded for first in self._by_first) or any(_may_cut(folded))
+        return any(first in folded for first in self._by_first) or any(_possible_cuts(folded))
 
     def _end_at(self, said: ComparedText, at: int) -> int:
         """Give the number of the word after the longest phrase from this word on, or 0 if there is none."""
@@ -402,18 +402,18 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
 
 
 @cache
-def _within_words() -> str:
-    """Give every character that may stand within a word and is not compared there: it is invisible or part of a cut.
+def _skipped_in_words() -> str:
+    """Give the characters that may stand within a word and are not compared: invisible ones, and parts of cuts.
 
-    To try them all takes too long for an import.
+    They are found at the first use, since to try every character takes too long for an import.
     """
     every = map(chr, range(1, 0x10000))
     return "".join(c for c in every if c.isspace() or c in "*~" or c in _HYPHENS or _INVISIBLE.match(c))
 
 
 def _with_gaps(word: str) -> str:
-    """Give a regular expression of the server for a word that may be cut at any place."""
-    return f"[{_within_words()}-]*".join(word)
+    """Give a regular expression of PostgreSQL for a word that may be cut at any place."""
+    return f"[{_skipped_in_words()}-]*".join(word)
 
 
 def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
@@ -429,8 +429,8 @@ def _place_words(found: Sequence[re.Match[str]], places: FoldedPlaces | None) ->
     return [ComparedWord(m[0], *places.span(*m.span())) for m in found]
 
 
-def _may_cut(folded: str) -> Iterator[Span]:
-    """Yield what may cut words in a folded text. Few texts have such signs, and to look for these alone is fast."""
+def _possible_cuts(folded: str) -> Iterator[Span]:
+    """Yield the spans that may cut words in a folded text. Few texts have such signs, and to look for these is fast."""
     if "*" in folded or "~" in folded or "-" in folded:
         ends = (match.span() for match in _CUTTING.finditer(folded))
         yield from ((start, end) for start, end in ends if _CUT.match(folded, start))
@@ -438,7 +438,7 @@ def _may_cut(folded: str) -> Iterator[Span]:
 
 def _cuts(folded: str, markup: WordMarkup) -> list[Span]:
     """Find what cuts words in a folded text: a hyphen at the end of a line, or marks that are all markup."""
-    if not (cuts := list(_may_cut(folded))):
+    if not (cuts := list(_possible_cuts(folded))):
         return []
     wrapping = {at for start, end in markup.wrapping for at in range(start, end)}
     return [
@@ -447,7 +447,7 @@ def _cuts(folded: str, markup: WordMarkup) -> list[Span]:
 
 
 def _join_cut_words(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:
-    """Join the pieces of cut words: gives, by the number of the first, each whole word and the next word's number."""
+    """Join the pieces of cut words: map the number of a first piece to each whole word and the next word's number."""
     if not cuts:
         return {}
     ending, starting = (
@@ -464,18 +464,18 @@ def _join_cut_words(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dic
     return joined
 
 
-def _joining(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
-    """Give a folded text without the chosen gaps of `cuts`, such as a hyphen at the end of a line."""
+def _remove_cuts(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
+    """Give a folded text without the `chosen` ones of its `cuts`, such as a hyphen at the end of a line."""
     for (start, end), is_joined in reversed(list(zip(cuts, chosen, strict=True))):
         folded = folded[:start] + folded[end:] if is_joined else folded
     return folded
 
 
 class FoldedPlaces(NamedTuple):
-    """The places of a folded text's characters in the original, which may have had characters that are read as others.
+    """The offsets of a folded text's characters in the original, whose character references were read before folding.
 
-    `folded` are those in the text as it was read (None: the same). `read` has, for each reference, where it ends there,
-    and where it starts and ends in the original; `starts` are where they start in the text as it was read.
+    `folded` has each character's span in the text as read (None: the same). For each reference, `starts` has its start
+    in the text as read, and `read` its end there with its start and end in the original.
     """
 
     folded: Sequence[Span] | None
@@ -483,13 +483,13 @@ class FoldedPlaces(NamedTuple):
     read: Sequence[tuple[int, int, int]] = ()
 
     def span(self, start: int, end: int) -> Span:
-        """Give the place in the original of a stretch of the folded text."""
+        """Give the span in the original of a span of the folded text."""
         if self.folded is not None:
             start, end = self.folded[start][0], self.folded[end - 1][1]
         return self._place(start)[0], self._place(end - 1)[1]
 
     def _place(self, at: int) -> Span:
-        """Give the place in the original of a character of the text as it was read."""
+        """Give the span in the original of a character of the text as read."""
         if not (number := bisect_right(self.starts, at)):
             return at, at + 1
         end, original, original_end = self.read[number - 1]
@@ -513,7 +513,7 @@ def _fold_text(text: str) -> tuple[str, FoldedPlaces | None]:
 
 
 def _read(text: str) -> tuple[str, list[int], list[tuple[int, int, int]]]:
-    """Read the character references of a text: gives `starts` and `read` of its `FoldedPlaces`, too."""
+    """Replace the character references of a text; give it with the `starts` and `read` of its `FoldedPlaces`."""
     if "&" not in text or not (found := list(_REFERENCE.finditer(text))):
         return text, [], []
     pieces: list[str] = []
@@ -566,14 +566,14 @@ def _clusters(text: str) -> Iterator[Span]:
     """Yield the spans of pieces that fold independently: a character and those that combine with it."""
     start = 0
     for at in range(1, len(text)):
-        if not _joins(text[at]):
+        if not _is_combining(text[at]):
             yield start, at
             start = at
     yield start, len(text)
 
 
 @lru_cache(4096)
-def _joins(character: str) -> bool:
+def _is_combining(character: str) -> bool:
     """Say whether a character combines with the one before it: a mark, a jamo, or an invisible one."""
     return (
         unicodedata.category(character)[0] == "M"
