@@ -114,7 +114,7 @@ class Rekey(Work, frozen=True, kw_only=True):
 
     @property
     def adapting(self) -> Adapting:
-        """What was given of how keys are predicted. For the rest there are defaults."""
+        """The given settings for predicting keys. The others have defaults."""
         given = {"from_keyset_id": self.from_keyset, "sample": self.sample, "method": self.method}
         return cast("Adapting", {name: value for name, value in given.items() if value is not None})
 
@@ -330,7 +330,7 @@ def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
 
 
 def uploads_of(kind: str, arguments: object) -> tuple[str, ...]:
-    """Give the uploads of a stored job; none where another release stored it, with a kind unknown to this one."""
+    """Give the uploads of a stored job; none where its kind is of another program version and unknown to this one."""
     try:
         return work_of(kind, arguments).uploads
     except InvalidWork:

@@ -69,7 +69,7 @@ class Jobs:
             return job_record(job)
 
     def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
-        """Queue a job that shares a snapshot, if the shared one is so many changes old and no job is queued."""
+        """Queue a job to share a snapshot, if the shared one is `changes` changes old and no such job is unfinished."""
         if self.store.settings.shared_snapshots is None:
             return None
         with self.store.sessions.begin() as session:
@@ -129,7 +129,7 @@ class Jobs:
             return tickets.num_workers(session)
 
     def num_waiting(self) -> int:
-        """Count the jobs that have waited for longer than an idle worker would have let them."""
+        """Count the queued jobs that have waited so long that no worker seems to take them."""
         with self.store.sessions() as session:
             return tickets.num_waiting(session)
 
@@ -224,7 +224,7 @@ class Lease:
         handing_back: Callable[[], bool],
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self | None:
-        """Set the job to running. Gives None where this ticket is not valid: the job was cancelled, or has another."""
+        """Set the job to running and give its lease; None where the job was cancelled, or has another ticket."""
         connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             connection.detach()  # so that `close` closes it for good, which releases the lock
@@ -254,22 +254,22 @@ class Lease:
             raise JobHandedBack
 
     def settle(self, state: str, *, result: Any = None, error: Any = None) -> bool:
-        """End the job with this state and outcome. Gives False where another worker has it by now."""
+        """End the job with this state and outcome. Give False where another worker has it by now."""
         self._stop()
         done, total, message = self._far
         if state == "succeeded":
             total = done if total is None else total
-        mine = self._mine().values(
+        mine = self._update_own_job().values(
             state=state, result=result, error=error, done=done, total=total, message=message,
             finished_at=func.clock_timestamp(), heartbeat_at=func.clock_timestamp(),
         )  # fmt: skip
         try:
-            return not self.lost and self._ended_as(mine.returning(JobRow))
+            return not self.lost and self._store_outcome(mine.returning(JobRow))
         finally:
             self.connection.close()
 
-    def _ended_as(self, outcome: Any) -> bool:
-        """Store the outcome of the job, redacted of what was erased meanwhile; False where another worker has it."""
+    def _store_outcome(self, outcome: Any) -> bool:
+        """Store the job's outcome, with texts redacted that were erased meanwhile; False if another worker has it."""
         with Session(self.connection.engine) as session, session.begin():
             suppression.hold_off_erasure(session)
             job: JobRow | None = session.scalar(outcome)
@@ -290,7 +290,7 @@ class Lease:
     def _beat(self) -> None:
         while not self._ended.wait(self.beat_seconds):
             done, total, message = self._far
-            beat = self._mine().values(
+            beat = self._update_own_job().values(
                 done=done, total=total, message=message, heartbeat_at=func.clock_timestamp()
             )
             try:
@@ -304,14 +304,14 @@ class Lease:
                 return
             self.cancelled = heard.cancelled_by is not None
 
-    def _mine(self) -> Any:
+    def _update_own_job(self) -> Any:
         return update(JobRow).where(
             JobRow.id == self.job.job_id, JobRow.ticket == self.ticket, JobRow.state == "running"
         )
 
 
 def _start(connection: Connection, job_id: int, ticket: int) -> Any:
-    """Set a job that is queued with this ticket to running, under the ticket's lock; give its row, or None."""
+    """Set a job that is queued with this ticket to running, under the ticket's lock, and give its row, else None."""
     connection.execute(_LOCK, {"ticket": ticket})
     started = (
         update(JobRow)

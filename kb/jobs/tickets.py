@@ -106,7 +106,7 @@ def num_workers(session: Session) -> int:
 
 
 def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
-    """Queue the jobs of dead workers again, and end jobs over which too many workers died. Gives all these jobs."""
+    """Queue the jobs of dead workers again, end jobs over which too many workers died, and give all these jobs."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
@@ -122,11 +122,11 @@ def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -
                 session, job, "failed", error=problem_of(refusals.job_given_up(job.id, job.attempts))
             )
         else:
-            _again(session, job)
+            _requeue_or_fail(session, job)
     return found
 
 
-def _again(session: Session, job: JobRow) -> None:
+def _requeue_or_fail(session: Session, job: JobRow) -> None:
     try:
         requeue_ticket(session, job)
     except InvalidWork as error:  # another release queued it, and it must not keep the others waiting
@@ -140,7 +140,7 @@ def requeue_ticket(session: Session, job: JobRow) -> None:
 
 
 def finish_ticket(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
-    """End a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
+    """End a job that no worker runs in this state, and redact erased texts in its row. Erasures must be held off."""
     session.execute(
         update(JobRow)
         .where(JobRow.id == job.id)
@@ -188,8 +188,8 @@ def report_no_worker() -> None:
 def lacks_worker(session: Session, state: WorkerState | None) -> bool:
     """Tell whether a worker is lacking, so that jobs are not done or soon would not be.
 
-    One is lacking where the server's own (`state`; None: it runs none) fails or has no heartbeat, or where jobs wait
-    and no worker has one.
+    One is lacking where the server's own worker (`state`; None: it runs none) fails or has no heartbeat, or where jobs
+    wait and no worker has a heartbeat.
     """
     if state is not None and (state.failures or not state.running):
         return True
@@ -199,7 +199,7 @@ def lacks_worker(session: Session, state: WorkerState | None) -> bool:
 
 
 def num_waiting(session: Session) -> int:
-    """Count the jobs that have waited longer than an idle worker would let them."""
+    """Count the queued jobs that have waited so long that no worker seems to take them."""
     late = func.clock_timestamp() - WAITED
     statement = select(func.count()).where(JobRow.state == "queued", JobRow.created_at < late)
     return session.scalar(statement) or 0

@@ -94,17 +94,17 @@ class Uploads:
         return found[0]
 
     def remove(self, upload_ids: Iterable[str]) -> None:
-        """Remove those of these uploads that are there."""
+        """Remove these uploads. Those that are gone already are passed over."""
         for upload_id in upload_ids:
             if _ID.fullmatch(upload_id):
                 shutil.rmtree(self.directory / upload_id, ignore_errors=True)
 
     def discard(self, kind: str, arguments: Mapping[str, Any]) -> None:
-        """Remove the uploads that a job of this kind read, once it is over."""
+        """Remove the uploads of a job that is over, which its arguments name."""
         self.remove(uploads_of(kind, arguments))
 
     def sweep(self, claimed: Iterable[str], older_than: float = UNCLAIMED_SECONDS) -> int:
-        """Remove uploads of more than a day ago that no unfinished job reads, and count them."""
+        """Remove the uploads of more than `older_than` seconds ago that are not `claimed` by a job, and count them."""
         if not self.directory.is_dir():
             return 0
         keep, limit = set(claimed), time.time() - older_than
@@ -156,9 +156,9 @@ def _check_name(name: str) -> None:
 
 
 def _remove_old_folder(folder: Path, limit: float) -> bool:
-    """Remove a folder that is older than `limit`, and say whether it did. What the system refuses is logged.
+    """Remove an upload's folder that was last changed before `limit`, and say whether it was. A failure is logged.
 
-    It is left for the next time: a folder that another worker removes meanwhile is no reason to leave the others.
+    The folder is then left for the next time, since one that another worker removes meanwhile must not keep the others.
     """
     try:
         if not folder.is_dir() or folder.stat().st_mtime >= limit:

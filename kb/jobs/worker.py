@@ -92,7 +92,7 @@ class Worker:
         return self.num_run
 
     def stop(self) -> None:
-        """Take no more jobs, waits for those that run, then hands them back. A second call hands them back at once."""
+        """Take no more jobs, and hand running ones back after `grace_seconds`. A second call does that at once."""
         if self._stopping.is_set():
             self._handing_back.set()
             return
@@ -172,7 +172,7 @@ class Worker:
         runner.run(job_id, context.job.id)
 
     def _wind_down(self) -> None:
-        """Take no more tickets, and limits how long running jobs may go on. Runs in the event loop."""
+        """Take no more tickets, and hand running jobs back after `grace_seconds`. Runs in the event loop."""
         assert self._loop is not None
         self._loop.call_later(self.grace_seconds, self._handing_back.set)
         if self._task is not None:
@@ -187,11 +187,11 @@ class Worker:
                 await asyncio.to_thread(self._rescue)
             except Exception as error:  # noqa: BLE001 - else nobody would look until this worker ends
                 waits.log_outage(_log, "cannot look for jobs whose worker died", error)
-                self._cut_off(once)
+                self._restart_task(once)
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
 
-    def _cut_off(self, once: bool) -> None:
-        """Start taking tickets over. Runs in the event loop.
+    def _restart_task(self, once: bool) -> None:
+        """Restart the task that takes tickets. Runs in the event loop.
 
         By itself procrastinate would go on for half a minute with dead connections, and retry ever more seldom.
         """
@@ -204,7 +204,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queue the jobs of dead workers again, and do all else that recurs: see `_tidy`.
+        """Do the work that recurs, such as queueing the jobs of dead workers again: see `_tidy`.
 
         A second call waits until the first is over, so whoever returns from it knows that all of it was done.
         """
@@ -212,7 +212,7 @@ class Worker:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Do all of it, also where one part fails: it is done again in seconds, for as long as the worker runs."""
+        """Do each part of the work that recurs. A part that fails is logged, and done again in seconds."""
         parts = {
             "take jobs over": self._take_over,
             "sweep uploads": self._sweep,
@@ -288,11 +288,10 @@ _log_runner = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """Hold what a handler works with: the job, and the knowledge base, whose changes name the actor who queued the
-    job.
+    """The job that a handler does, and the knowledge base whose changes name the actor who queued it.
 
-    `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
-    nothing is half done.
+    `progress` reports how far the work is. It and `check` raise `JobStopped` where the work should end, so they are to
+    be called where nothing is half done.
     """
 
     kb: KnowledgeBase
@@ -388,7 +387,7 @@ class Runner:
 
 
 def _without_counts_of_base(result: Any) -> Any:
-    """Leave only the keyset's id and state of what a result says of it, since its counts are those of all corpora."""
+    """Give a job's result with only the id and state of its keyset, whose counts are those of all corpora."""
     if not isinstance(result, dict) or not isinstance(keyset := result.get("keyset"), dict):
         return result
     return {**result, "keyset": {name: keyset[name] for name in ("keyset_id", "state") if name in keyset}}
@@ -401,7 +400,7 @@ def _principal(job: JobRecord) -> Principal:
 
 
 def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:
-    """Give the same knowledge base with changes logged for this actor."""
+    """Give a copy of the knowledge base whose changes name this actor."""
     acting = copy.copy(kb)
     acting.settings = replace(kb.settings, actor=actor)
     return acting
