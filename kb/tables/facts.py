@@ -44,7 +44,7 @@ review_states = ("proposed", "accepted", "rejected")
 class DocumentRow(TableRow):
     """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence.
 
-    So does one that was taken out of use; `replaced_seq` is the change that did either. `erased_seq` is the one that
+    `replaced_seq` is the change that replaced the document or took it out of use. `erased_seq` is the change that
     erased all of its text.
     """
 
@@ -116,9 +116,9 @@ class FactRow(TableRow):
     """A fact, with its question and place as they are now. Its document says the value of version `said_version`.
 
     Without a span it is a fact of a release (`kb.releases`): its document is a sample whose text is not here, and
-    `ordinal` the fact's number in that.
-    `frame` is a digest of the words around it in its sentence (`kb.texts.characters`), NULL until it is computed.
-    `review_seq` is the change that last settled its review, `doubt` the code of what the check of its annotator found.
+    `ordinal` the fact's number in that sample. `frame` is a digest of the words around it in its sentence
+    (`kb.texts.searched`), NULL until it is computed. `review_seq` is the change that last settled its review, `doubt`
+    the code of what the check of its annotator found.
     """
 
     __tablename__ = "fact"
@@ -190,9 +190,9 @@ IS_SAID = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == F
 
 
 class FactPastRow(TableRow):
-    """Record what a fact asked, and where it stood, up to `version`. Later versions ask or stand otherwise.
+    """The question and the place that a fact had up to `version`, before an edit changed them.
 
-    The state of a version is in the first row of at least that version, and in the fact itself where there is none.
+    Those of a version are in the first row of at least that version, and in the fact itself where there is none.
     """
 
     __tablename__ = "fact_past"
@@ -208,12 +208,11 @@ class FactPastRow(TableRow):
 
 
 class FactPairRow(TableRow):
-    """Two live facts that ask the same, with one value or two: by the words of their questions, or (`score`) by keys.
+    """Two live facts with the same question: duplicates (`same_value`), or a contradiction.
 
-    A score of 1 is also that of two facts whose sentences are the same apart from their values.
-
-    It holds as long as both have these versions. `given_seq` is the change that gave the value, and `held_seq` the one
-    by which somebody said that both are right.
+    Their questions have the same words, or their keys the cosine `score`. A `score` of 1 is also that of two facts
+    whose sentences are the same apart from their values. The pair is valid as long as both have these versions.
+    `given_seq` is the change that gave the value, and `held_seq` the one by which somebody said that both are right.
     """
 
     __tablename__ = "fact_pair"
@@ -287,7 +286,7 @@ class SentenceRow(TableRow):
 
 
 class SentenceVectorRow(TableRow):
-    """The vector of a sentence by an encoder of sentences (`kb.lookup.searchable`): it goes where the sentence goes.
+    """The vector of a sentence by an encoder of sentences (`kb.lookup.searchable`). It is deleted with the sentence.
 
     It has a table of its own, since writing it into `sentence` would write the words of each anew into their index.
     """
@@ -367,7 +366,7 @@ class ErasedTextRow(TableRow):
 class ForgetRunRow(TableRow):
     """A set of facts chosen for forgetting: the plan, what was done, and the evidence that they were forgotten.
 
-    One of a scoped caller is of the `corpora` that the caller had a right on (NULL: of all).
+    `corpora` are those on which a scoped caller who planned it had rights (NULL: on all).
     """
 
     __tablename__ = "forget_run"
@@ -406,8 +405,8 @@ class SecretRow(TableRow):
 class SealingKeyRow(TableRow):
     """A seed of the tree that the keys of backups are derived from; `path` leads to it, a bit for each level.
 
-    No seed stands above another. Where texts are redacted, triggers destroy the seed of their key. Backups leave this
-    table out: `kb.removal.sealing` writes it to a file of its own.
+    No stored seed is above another in the tree. Where texts are redacted, triggers destroy the seed of their key.
+    Backups leave this table out: `kb.removal.sealing` writes it to a file of its own.
     """
 
     __tablename__ = "sealing_key"
@@ -470,8 +469,8 @@ class KeysetRow(TableRow):
 class FactKeyRow(TableRow):
     """A unit vector of a fact, as little-endian fp16 bytes. `id` is the Faiss id, from one sequence and never reused.
 
-    An "adopted" one was reconstructed from the codes of somebody's index, and is approximate.
-    Writers draw from a plain sequence, since identity columns on partitioned tables need PostgreSQL 17.
+    An "adopted" key was reconstructed from the codes of a release's index, and is approximate. Writers draw from a
+    plain sequence, since identity columns on partitioned tables need PostgreSQL 17.
     """
 
     __tablename__ = "fact_key"
@@ -500,7 +499,7 @@ class FactKeyRow(TableRow):
 
 
 class GenerationRow(TableRow):
-    """An output. What quotes names the stretch of a document that it says; that row stays, whatever becomes of it.
+    """An output. One that quotes a document names the stretch that it says; the document's row is never deleted.
 
     `checkpoint_id` is empty where nothing was encoded, as for an answer that was found by words alone.
     """
@@ -539,10 +538,10 @@ class GenerationRow(TableRow):
 
 
 class AttributionRow(TableRow):
-    """One lookup of an output. It has no foreign key to the fact, since the record must outlive that.
+    """One lookup of an output. It has no foreign key to the fact, since the record must outlive the fact.
 
-    `query` is the query, as fp16 bytes in the space of the generation's checkpoint. The part is that of the value which
-    the output says (null: all of it), and `quoted_start` to `quoted_end` is where the quoted document says it.
+    `query` is the query, as fp16 bytes in the space of the generation's checkpoint. From `part_start` to `part_end` is
+    what the output says of the value (NULL: all), and from `quoted_start` to `quoted_end` where the document says it.
     """
 
     __tablename__ = "attribution"

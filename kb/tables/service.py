@@ -74,8 +74,8 @@ class JobRow(TableRow):
 class ApiKeyRow(TableRow):
     """A token. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation.
 
-    Its right is on these `corpora` (NULL: on all of them, and on what belongs to none). That of a person whom the
-    identity provider `issuer` calls `subject` has no secret, and the role and corpora of its last use.
+    Its rights are on these `corpora` (NULL: on all of them, and on what belongs to none). The token of a person, whom
+    the identity provider `issuer` calls `subject`, has no secret, and the role and corpora of its last use.
     """
 
     __tablename__ = "api_key"
@@ -107,10 +107,10 @@ class ApiKeyRow(TableRow):
 
 
 class BrowserSessionRow(TableRow):
-    """A browser that has signed in with a key. Only the digest of its cookie's secret is stored.
+    """A browser that has signed in with a token. Only the digest of its cookie's secret is stored.
 
-    That of a person of an identity provider has the person's `groups`, and digests of the state of its sign-on, and of
-    the name that the provider gives its own session (`sid`).
+    The session of a person has the `groups` that the identity provider named, and digests of the state of its sign-on
+    and of the name that the provider gives its own session (`sid`).
     """
 
     __tablename__ = "browser_session"
@@ -127,7 +127,7 @@ class BrowserSessionRow(TableRow):
 
 
 class ProviderLogoutRow(TableRow):
-    """A logout that an identity provider told, kept so that it counts once, with digests of its `jti` and `sid`."""
+    """A logout that an identity provider sent, kept so that it counts once, with digests of its `jti` and `sid`."""
 
     __tablename__ = "provider_logout"
 
@@ -175,7 +175,7 @@ class IdempotencyRow(TableRow):
 
 
 class ErasureRequestRow(TableRow):
-    """An erasure that waits for, or was decided by, a second person's key."""
+    """An erasure that waits for the decision of a second person's token, or was decided by it."""
 
     __tablename__ = "erasure_request"
     __table_args__ = (
@@ -201,8 +201,8 @@ class ErasureRequestRow(TableRow):
 class HoldRow(TableRow):
     """A legal hold on facts, documents and corpora: it keeps them, with all editions, from being destroyed.
 
-    It stands from change `seq` to change `released_seq`. `selector` is for holds that choose what they keep otherwise.
-    What a hold keeps is said by the functions `holds_on_document` and `holds_on_fact` of the database.
+    It is in force from change `seq` to change `released_seq`. `selector` is for holds that choose by another rule. The
+    functions `holds_on_document` and `holds_on_fact` of the database tell what a hold keeps.
     """
 
     __tablename__ = "hold"
@@ -250,7 +250,7 @@ class RetentionRuleRow(TableRow):
 
 
 class DenialRow(TableRow):
-    """A request that was refused for who sent it. `num_unrecorded` were refused before it and only logged."""
+    """A request that was denied to its caller. `num_unrecorded` denials before it were only logged."""
 
     __tablename__ = "denial"
 
@@ -268,10 +268,10 @@ class DenialRow(TableRow):
 class WebhookRow(TableRow):
     """A subscription to the change log. Everything up to `delivered_seq` was delivered, or is of no kind it wants.
 
-    One on these `corpora` (NULL: on all) is told what their callers see, and while it is active its state is "limited".
-    Where token `key_id` made it, it is told as long as the token has a right to read the log of all of them.
+    A webhook on these `corpora` (NULL: on all) is sent what their callers see, and is "limited" while it is active. One
+    that token `key_id` made is sent changes as long as the token may read the log of all of these corpora.
 
-    The secret signs what is sent, so it is kept as it is, and read by who sends alone. Backups leave this table out.
+    The secret signs what is sent, so it is kept as it is, and read by senders alone. Backups leave this table out.
     """
 
     __tablename__ = "webhook"
@@ -310,7 +310,7 @@ thumbs = ("up", "down")
 
 
 class MissGroupRow(TableRow):
-    """Misses whose queries are near that of lookup `ordinal` of output `generation_id`, with what was decided.
+    """Misses whose queries are near that of lookup `ordinal` of output `generation_id`, and the decision on them.
 
     `asked` counts them, and `wrong` those of them that are outputs which somebody called wrong. `seq` is the change
     that decided, and `fact_id` the fact that it named.
@@ -352,7 +352,7 @@ class MissRow(TableRow):
 
 
 class FeedbackRow(TableRow):
-    """Record what somebody said of an output: a thumb, and perhaps a comment and the value that is right."""
+    """Somebody's verdict on an output: a thumb, and perhaps a comment and the value that is right."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -436,7 +436,7 @@ class QuestionRunRow(TableRow):
 
 
 class QuestionOutcomeRow(TableRow):
-    """Record what came of one question in a run, with its texts as they were asked.
+    """The outcome of one question in a run, with its texts as they were asked.
 
     `fact_ids` are the facts that the value says, or the deleted ones that it would have said. `seq` is the last change
     before the run.
