@@ -47,7 +47,7 @@ OnDone = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReleaseProgress:
-    """Tell how far an import is: entries examined, keys read, facts stored, keys adopted, each of how many."""
+    """Callbacks for an import's progress: entries examined, keys read, facts stored, keys adopted, each of how many."""
 
     examined: OnDone | None = None
     read: OnDone | None = None
@@ -57,16 +57,16 @@ class ReleaseProgress:
 
 @dataclass(frozen=True, slots=True)
 class Releases:
-    """The releases that a store takes in."""
+    """Imports releases into a store."""
 
     store: SearchableStore
 
     def examine(
         self, folder: Path, corpus: str, checkpoint: CheckpointInfo | None, progress: ReleaseProgress
     ) -> ImportReport:
-        """Read all of a release and say what it is; store nothing. Raises `InvalidRelease`.
+        """Read all of a release and report what is in it; store nothing. Raises `InvalidRelease`.
 
-        `checkpoint` is the one that made its keys; None where nobody knows.
+        `checkpoint` is the one that made its keys; None where that is unknown.
         """
         release = Release(folder)
         examined, index = release.examine(progress.examined), SealedIndex(release.index)
@@ -101,8 +101,8 @@ class Releases:
     ) -> ImportReport:
         """Import a release into a corpus; after a kill a second call goes on where the first was.
 
-        Its keys go into the keyset of `checkpoint`, or of one of unknown name, which is ready then (active if none
-        was). Raises `InvalidRelease` before anything is stored.
+        Its keys go into the keyset of `checkpoint`, or of a checkpoint of unknown name, which is ready then (active if
+        none was). Raises `InvalidRelease` before anything is stored.
         """
         audit.check_text("corpus", corpus, blank=False, limit=200)
         audit.check_who(actor, reason)
@@ -234,9 +234,9 @@ _SAME = 0.002  # by how much numbers of a key may differ once they were stored w
 def begun_releases(
     session: Session, release: Release, examined: ExaminedRelease, corpus: str
 ) -> StoredPieces | None:
-    """Give what the release before stored of this store; None where nothing, or where this one began the import.
+    """Give the pieces of this release that an earlier program version stored; None where this version began the import.
 
-    Raises `InvalidRelease` where these are other facts.
+    Raises `InvalidRelease` where the stored facts are other ones.
     """
     stored = StoredPieces.read(session, examined.order, corpus)
     if not stored.upto or StoredPieces.read(session, examined.digest, corpus).upto:
@@ -250,7 +250,7 @@ def begun_releases(
 
 
 def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], fact_ids: Ids) -> None:
-    """Raise unless these facts are stored as they are; but for those that were erased, and what was redacted."""
+    """Raise `InvalidRelease` unless each fact is stored with this value and place. Erased and redacted facts pass."""
     statement = (
         select(FactRow.id, FactVersionRow.value, DocumentRow.external_id, FactRow.ordinal)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -266,7 +266,7 @@ def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], 
 
 
 def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex, checkpoint_id: str) -> None:
-    """Raise where the checkpoint's keyset has other keys of these facts than the index gives, by its first block."""
+    """Raise `InvalidRelease` where the checkpoint's keyset has other keys than the first block of the index gives."""
     numbers, keys_ND = next(islice(index.blocks(BLOCK), 1))
     there = numbers < stored.upto
     fact_ids, ours_ND = stored.fact_ids(numbers[there]), keys_ND[there]
@@ -300,7 +300,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq) FROM ST
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """Count how many facts and new samples a transaction stored, by which change, and how many were erased before."""
+    """The facts and new samples that a transaction stored by change `seq`, and the facts that were erased before."""
 
     seq: int
     facts: int
@@ -310,7 +310,7 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """Record which entries of a release are stored in a corpus, up to number `upto`, and under which ids of facts."""
+    """The entries of a release that are stored in a corpus, up to number `upto`, with each piece's first fact id."""
 
     first_N: npt.NDArray[np.int64]
     fact_id_N: npt.NDArray[np.int64]
@@ -318,7 +318,7 @@ class StoredPieces:
 
     @classmethod
     def read(cls, session: Session, digest: str, corpus: str) -> StoredPieces:
-        """Read them from the log. Pieces are stored in their order."""
+        """Read the stored pieces of a release from the change log, in their order."""
         payload = ChangeRow.payload
         numbers = (payload["first"], payload["inserted"][0], payload["inserted"][1])
         first, fact_id, last_id = (cast(number.astext, BigInteger) for number in numbers)
@@ -329,7 +329,7 @@ class StoredPieces:
         return cls(found[:, 0], found[:, 1], int(upto))
 
     def fact_ids(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Give the facts that these entries are stored as."""
+        """Give the ids of the facts that the entries of these numbers are stored as."""
         piece = np.searchsorted(self.first_N, numbers, side="right") - 1
         ids: npt.NDArray[np.int64] = self.fact_id_N[piece] + numbers - self.first_N[piece]
         return ids
@@ -345,7 +345,7 @@ class FactsOfRelease:
     reason: str
 
     def store(self, session: Session, first: int, facts: Sequence[ReleasedFact]) -> StoredPiece:
-        """Store a piece, whose first entry has this number. Does not commit."""
+        """Store a piece of facts, whose first entry has the number `first`. Does not commit."""
         suppressor = Suppressor(session)
         pending = audit.begin_change(session, self.actor, self.reason)
         samples = self._samples(session, facts)
@@ -373,7 +373,7 @@ class FactsOfRelease:
         return StoredPiece(seq, len(kept), len(new), len(facts) - len(kept))
 
     def _samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
-        """Give the ids of samples that are here. Raises where one has a text, or one of these facts already."""
+        """Give the document ids of stored samples. Raises where a sample has a text, or one of these facts already."""
         names = list({fact.sample_id for fact in facts})
         statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.sha256).where(
             DocumentRow.corpus == self.corpus,
@@ -436,7 +436,7 @@ class KeysOfRelease:
     reason: str
 
     def count_read_keys(self, session: Session) -> int:
-        """Count the keys of the index that were read before, from the log. The release before did not note of which."""
+        """Count the keys of the index that were read before, from the log. Old entries name no index, and count."""
         payload = ChangeRow.payload
         upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
             ChangeRow.kind == "key",
@@ -446,9 +446,9 @@ class KeysOfRelease:
         return session.scalar(upto) or 0
 
     def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
-        """Store the keys that are wanted and give their number; `upto` keys of the index are read then.
+        """Store the keys of facts that lack one and are live or forgotten, and give their number. Does not commit.
 
-        Does not commit.
+        `upto` is the number of the index's keys that are read by then.
         """
         pending = audit.begin_change(session, self.actor, self.reason)
         asked = (id_array(fact_ids.tolist()), self.keyset_id)
@@ -471,7 +471,7 @@ class KeysOfRelease:
 def require_one_index(
     session: Session, digest: str, corpus: str, checkpoint_id: str, index_digest: str
 ) -> None:
-    """Raise where the checkpoint's keyset has keys of these facts from another index, whose makers may differ."""
+    """Raise `InvalidRelease` where the checkpoint's keyset has keys of these facts from another index."""
     payload = ChangeRow.payload
     of_another = (
         select(KeysetRow.id)
@@ -492,7 +492,7 @@ def require_one_index(
 
 
 def analyze_facts(session: Session) -> None:
-    """Let the planner know how many facts there are now, without reading their texts."""
+    """Update the statistics of PostgreSQL's planner on documents and facts, without reading their texts."""
     session.execute(
         text(
             "ANALYZE document (id, corpus, external_id, replaced_seq), fact (id, document_id, ordinal, deleted_seq)"

@@ -106,7 +106,7 @@ class ScoreDrift:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each kind of scores that has any."""
+        """The mean of the finite scores of each field that has some, by the field's name."""
         named = asdict(self)
         finite = {
             name: scores[np.isfinite(scores)]
@@ -156,12 +156,11 @@ def check_keyset(
     on_texts: OnTexts | None = None,
     reader: Callable[[], JudgedReader] | None = None,
 ) -> GateReport:
-    """Measure a keyset that is ready, with its encoder, and store the report with it.
+    """Measure a ready or active keyset with its encoder, and store the report with the keyset.
 
     `active_encoder` asks the active keyset the same questions; without it the figures of the active keyset's own gate
     are used. `on_texts` is called with the number of texts encoded, and of all. The `reader` reads the kept questions
-    that the limits name, which are asked before all else. Raises `KeysetMismatch` where an
-    encoder is of another checkpoint.
+    that the limits name, which are asked first. Raises `KeysetMismatch` where an encoder is of another checkpoint.
     """
     limits = limits or GateLimits()
     with kb.sessions() as session:
@@ -331,7 +330,7 @@ def _figures_of(answers: Answers, keyset: KeysetHead) -> tuple[float, ...]:
 
 
 def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, ...] | None:
-    """Give the figures that the active keyset had when its own gate was measured; None where one is not in it."""
+    """Give the figures of these names in the report of the active keyset's own gate; None where one is missing."""
     noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
     figures = tuple(figure for name in names if (figure := noted.get(name)) is not None)
     return figures if len(figures) == len(names) else None
@@ -354,7 +353,7 @@ def _threshold_criterion(sample: Sample) -> Criterion:
 
 
 def _question_criteria(kept: AskedSet | None, limits: GateLimits) -> tuple[Criterion, ...]:
-    """Give the criteria of kept questions, where the limits name a set of them."""
+    """Give the criteria of kept questions; none where no set was asked."""
     if kept is None:
         return ()
     note = f"{count_of(len(kept.items), 'question')} of {limits.questions}"
@@ -408,7 +407,7 @@ def ask_kept_questions(
     reader: Callable[[], JudgedReader] | None,
     on_asked: Callable[[int, int], None],
 ) -> AskedSet:
-    """Ask the set that the limits name. Raises `QuestionSetNotFound`, or `InvalidValue` without any limit on it."""
+    """Ask the set that the limits name. Raises `QuestionSetNotFound`, or `InvalidValue` without limit or reader."""
     if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
         raise InvalidValue(
             "gate",

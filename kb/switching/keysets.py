@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KnownKeysets:
-    """The keysets of a store, as they are."""
+    """Reads the keysets of a store."""
 
     store: SearchableStore
 
@@ -88,7 +88,7 @@ class KnownKeysets:
             return keysets.ready_keyset_of(session, checkpoint_id) is not None
 
     def line(self) -> Succession:
-        """Tell which keyset answers and which may answer next, by a small statement."""
+        """Give the active keyset, the one that may be activated next, and all that can answer, by a small statement."""
         with self.store.sessions() as session:
             return read_succession(session)
 
@@ -98,7 +98,7 @@ class KnownKeysets:
             return find_former_keyset(session, active)
 
     def checkpoint(self, keyset_id: int) -> CheckpointInfo:
-        """Tell which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""
+        """Give the checkpoint that makes the keys of a keyset. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
             return keysets.checkpoint_of(session, keyset_id)
 
@@ -135,7 +135,7 @@ class KnownKeysets:
 
     @retry_on_contention
     def _edit(self, edit: Callable[[Session], T]) -> T:
-        """Make one transaction of an edit. What counts keys comes after it, since the log is locked meanwhile."""
+        """Run an edit in one transaction. Callers count keys after it, since the log is locked meanwhile."""
         with self.store.sessions.begin() as session:
             return edit(session)
 
@@ -149,7 +149,7 @@ _BATCH = 64  # documents that are encoded in one transaction
 
 @dataclass(frozen=True, slots=True)
 class FillableKeysets(KnownKeysets):
-    """The keysets of a store, and what fills them."""
+    """The keysets of a store, with the verbs that fill them with keys and build their indexes."""
 
     @retry_on_contention
     def create(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetHead:
@@ -170,11 +170,11 @@ class FillableKeysets(KnownKeysets):
     ) -> KeysetRecord:
         """Give every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
 
-        It runs several transactions, one for each batch of documents. Then the keyset is ready (active if none was)
-        and its index is on disk, so that no lookup has to wait for it after activation.
-        `on_facts` is called with the number of facts keyed, and of all. With "question" among the `kinds`, facts of
-        documents get a second key from their question, also those that this keyset keys later. With `replace`, true
-        keys take the place of predicted ones, those of facts that outputs ask for first. Most are made `elsewhere`.
+        It runs several transactions, one for each batch of documents. Then the keyset is ready (active if none was) and
+        its index is on disk, so that no lookup has to wait for it after activation. `on_facts` is called with the
+        number of facts keyed, and of all. With "question" among the `kinds`, facts of documents get a second key from
+        their question, also those that this keyset keys later. With `replace`, true keys take the place of predicted
+        ones, those of facts that outputs ask for first. `elsewhere` makes most keys.
         """
         if corpus is not None:
             with self.store.sessions() as session:
@@ -205,8 +205,8 @@ class FillableKeysets(KnownKeysets):
     ) -> bool:
         """Give these facts the keys of the encoder's checkpoint that they lack, and say whether they have them now.
 
-        Nothing is done where they lack more than `most`. Where the checkpoint has no keyset that answers or may, all
-        facts count, since a rekey makes it.
+        Nothing is done where they lack more than `most`. Where no keyset of the checkpoint is active or may be, all
+        facts count, since a rekey makes the keyset.
         """
         with self.store.sessions() as session:
             keyset_id = keysets.answering_keyset_of(session, encoder.checkpoint.checkpoint_id)
@@ -221,7 +221,7 @@ class FillableKeysets(KnownKeysets):
     def rekey_part(self, encoder: Encoder, part: RekeyPart) -> int:
         """Make the keys of a part of a rekey that runs elsewhere, with its keyset's encoder; give their number.
 
-        Raises `InvalidValue` where this is not the base that is meant.
+        Raises `InvalidValue` where the rekey is of another base.
         """
         how = part.actor, part.corpus, part.batch, None, part.kinds, part.replace
         return RekeyRun(self.store.sessions, encoder, part.keyset_id, *how).work_part(part)
@@ -301,8 +301,8 @@ class FillableKeysets(KnownKeysets):
     def build(self, keyset_id: int, *, recall: float = RECALL, on_keys: OnKeys | None = None) -> BuiltIndex:
         """Rebuild a keyset's index from the database, trained on all its keys, and write its snapshot.
 
-        Lookups read as few of its lists as find this share of the nearest keys. A server then opens it in the time that
-        reading the file takes. `on_keys` is called with the number of keys added and that of all keys.
+        Lookups read as few lists as find the share `recall` of the nearest keys. A server then opens the index in the
+        time that reading the file takes. `on_keys` is called with the number of keys added and that of all keys.
         """
         with self.store.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
@@ -316,7 +316,7 @@ class FillableKeysets(KnownKeysets):
 
 @dataclass(frozen=True, slots=True)
 class Keysets(FillableKeysets):
-    """The keysets of a store."""
+    """The keysets of a store, with all verbs: they are filled, measured, activated, rolled back and retired."""
 
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
         """Give a keyset the threshold that was measured for it: below this score a lookup is no match."""
@@ -396,11 +396,11 @@ class Keysets(FillableKeysets):
         return keyset
 
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
-        """Drop a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
+        """Drop a keyset's keys for good, also those in a Milvus collection. Raises `KeysetActive`.
 
-        Where that cannot be done elsewhere, since the server does not answer or another process writes there, the
-        keyset is retired, and its keys stay there until this is called again, facts are erased, or the base is
-        repaired: then it raises `KeysLeftElsewhere`.
+        Where Milvus does not answer or another process writes there, the keyset is retired, but its keys stay there
+        until this is called again, facts are erased, or the base is repaired. In that case it raises
+        `KeysLeftElsewhere`.
         """
         by = actor or self._actor, reason
         self._edit(lambda session: keysets.retire_keyset(session, keyset_id, *by))

@@ -82,7 +82,7 @@ def _kth_best(keys: IndexedKeys, queries_BD: Vectors, k: int) -> Vectors:
 
 
 def read_more_lists(candidates: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, goal: float) -> None:
-    """Make lookups read more lists and candidates if they find too few of these queries' nearest keys."""
+    """Make lookups read more lists of an index, if they find less than the share `goal` of these nearest keys."""
     if not isinstance(candidates, FaissCandidates) or not candidates.index.lists:
         return
     index, nearest = candidates.index, NearestKeys(queries_BD)
@@ -132,7 +132,7 @@ class Answers:
 
 
 def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys) -> Answers:
-    """Score queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
+    """Score queries against live keys. A key is right if its fact has the value asked for; ties count as wrong."""
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
     for rows, right_BN, scores_BN in _score_blocks(queries_BD, asked, keys):
         for best, side_BN in ((genuine[rows], right_BN), (impostor[rows], ~right_BN)):
@@ -146,7 +146,7 @@ def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys) -> A
 def _score_blocks(
     queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys
 ) -> Iterator[tuple[slice, npt.NDArray[np.bool_], Scores]]:
-    """Give the scores of some queries with some live keys at a time, which queries they are, and what is right."""
+    """Yield for blocks of queries and live keys: which queries, which keys are right [B, N], and the scores [B, N]."""
     for class_N, vectors in keys.live_blocks():
         for start in range(0, len(queries_BD), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -177,18 +177,18 @@ class IndexedKeys:
     stored_ND: npt.NDArray[np.float16]
 
     def vectors_at(self, places: npt.NDArray[np.integer]) -> Vectors:
-        """Give the keys at these places as vectors."""
+        """Give the keys at these places as float32 vectors."""
         found: Vectors = self.stored_ND[places].astype(np.float32)
         return found
 
     def blocks(self) -> Iterator[tuple[slice, Vectors]]:
-        """Give all keys as vectors, some at a time, and where they are."""
+        """Yield all keys in blocks: the slice of each block, and its keys as vectors."""
         for start in range(0, len(self.ids), BATCH):
             block = slice(start, start + BATCH)
             yield block, self.stored_ND[block].astype(np.float32)
 
     def live_blocks(self) -> Iterator[tuple[Ids, Vectors]]:
-        """Give the keys of live facts so, with their classes."""
+        """Yield the keys of live facts in blocks: the classes of each block, and its keys as vectors."""
         for block, vectors in self.blocks():
             live = self.class_N[block] != NOT_LIVE
             yield self.class_N[block][live], vectors[live]
@@ -204,7 +204,7 @@ class ClassedTexts:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The sample, as of change `seq`. `active` is the active keyset, None where that is `keyset` or there is none."""
+    """The sample of a keyset, as of change `seq`. `active` is the active keyset if that is another one, else None."""
 
     seq: int
     keyset: KeysetRecord
@@ -225,7 +225,7 @@ class Sample:
 
 
 def draw_sample(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
-    """Draw up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
+    """Draw up to `size` questions of facts and as many prefixes of outputs. The session must be REPEATABLE READ."""
     replica = open_caught_up_replica(session, keyset, settings)
     active_id = active_keyset_id(session)
     active = None
