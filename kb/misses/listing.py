@@ -1,4 +1,4 @@
-"""Keeps misses, and lists their groups with their questions. Session first.
+"""Stores misses, and lists their groups with their questions. The session is the first parameter.
 
 A miss names the lookup. What was asked stays with the output alone, from which it is read, so redacting and withholding
 need not know of it.
@@ -104,7 +104,7 @@ def _records(session: Session, rows: Sequence[MissGroupRow], show: ShowTexts | N
 
 
 def _last_of(session: Session, group_ids: Sequence[int]) -> dict[int, MissPlace]:
-    """Give the last miss of each group, each by one step in an index."""
+    """Give the place of the last miss of each group, each by one step in an index."""
     newest = (
         select(MissRow.generation_id, MissRow.ordinal)
         .where(MissRow.group_id == MissGroupRow.id)
@@ -208,7 +208,7 @@ def _near(hit: Hit, fact: FactRecord) -> NearFact:
 
 
 def stored_queries(session: Session, places: Sequence[MissPlace]) -> dict[MissPlace, Query]:
-    """Give the queries that were kept of these lookups; of an output as a whole, that of its first."""
+    """Give the stored query of each lookup that has one; for an output as a whole, that of its first lookup."""
     wanted = {MissPlace(one.generation_id, max(one.ordinal, 0)): one for one in places}
     columns = (AttributionRow.generation_id, AttributionRow.ordinal, AttributionRow.query)
     statement = (
@@ -225,7 +225,7 @@ def stored_queries(session: Session, places: Sequence[MissPlace]) -> dict[MissPl
 
 
 def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[int, tuple[Hit, ...]]:
-    """Look up the queries of each checkpoint at once; those that the active keyset does not answer are left out."""
+    """Give the hits of each group's query, by group id. Queries that the active keyset does not answer are left out."""
     found: dict[int, tuple[Hit, ...]] = {}
     for checkpoint_id in {checkpoint_id for checkpoint_id, _ in asked.values()}:
         of = {one: query for one, (space, query) in asked.items() if space == checkpoint_id}
@@ -283,7 +283,7 @@ class MissPlace(NamedTuple):
 def group_questions(
     session: Session, places: Collection[MissPlace], show: ShowTexts | None = None
 ) -> dict[MissPlace, str]:
-    """Give what was asked at these places; `show` withholds from prompts and outputs, by output, what is past."""
+    """Give the question of each miss, by its place; `show` withholds what is past from prompts and outputs."""
     ids = {place.generation_id for place in places}
     stored = session.execute(_STORED.where(GenerationRow.id == func.any(list(ids)))).all()
     modes = {row.id: row.mode for row in stored}
@@ -302,7 +302,7 @@ def group_questions(
 _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, GenerationRow.output)
 
 
-def was_question_read() -> ColumnElement[bool]:
+def read_question_condition() -> ColumnElement[bool]:
     """Build a condition (SQL): the reader was asked the prompt's question, as no earlier lookup had found a fact."""
     earlier = aliased(AttributionRow)
     found = exists().where(
@@ -318,7 +318,7 @@ def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, 
         return {}
     place = (AttributionRow.generation_id, AttributionRow.ordinal)
     statement = (
-        select(*place, AttributionRow.output_start, was_question_read())
+        select(*place, AttributionRow.output_start, read_question_condition())
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .where(tuple_(*place).in_(places))
     )
@@ -336,7 +336,7 @@ def lock_groups(session: Session) -> None:
 
 
 def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
-    """Store that these lookups of an output found nothing."""
+    """Store a miss for each of these lookups of an output."""
     if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
         session.execute(insert(MissRow), rows)
 
@@ -350,7 +350,7 @@ def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
 
 
 def note_wrong(session: Session, generation_id: int) -> None:
-    """Store that somebody called an output wrong, unless its lookups found nothing: that is a miss already."""
+    """Store a miss for an output that somebody called wrong, unless its lookups have misses already."""
     missed = select(MissRow.ordinal).where(MissRow.generation_id == generation_id, MissRow.ordinal != WHOLE)
     if session.scalars(missed.limit(1)).first() is None:
         row = upsert(MissRow).values(generation_id=generation_id, ordinal=WHOLE)
@@ -358,15 +358,15 @@ def note_wrong(session: Session, generation_id: int) -> None:
 
 
 def forget_wrong(session: Session, generation_id: int) -> None:
-    """Take back what `note_wrong` kept, where nobody calls the output wrong any more. Groups must be locked."""
+    """Delete the miss that `note_wrong` stored, where nobody calls the output wrong any more. Groups must be locked."""
     gone = delete(MissRow).where(MissRow.generation_id == generation_id, MissRow.ordinal == WHOLE)
     _recount(session, session.scalars(gone.returning(MissRow.group_id)).all())
 
 
 def prune_misses(session: Session, older_than: timedelta) -> int:
-    """Remove up to 10,000 misses of longer ago, with the outputs that said nothing, and say how many.
+    """Remove up to 10,000 misses older than `older_than`, with their outputs that have no text, and count them.
 
-    Outputs that said something stay. Groups without any miss go.
+    Outputs with a text stay. Groups without any miss go.
     """
     suppression.hold_off_erasure(session)
     lock_groups(session)
@@ -409,7 +409,7 @@ def _recount(session: Session, group_ids: Collection[int | None]) -> None:
 
 
 class Asks(Protocol):
-    """Gives the facts that a question is answered with."""
+    """Answers a question, and gives the ids of the facts in the answer."""
 
     def __call__(self, question: str, **only: Unpack[FilterOptions]) -> Collection[int]: ...
 
@@ -426,7 +426,7 @@ class _Kept(NamedTuple):
 def ask_again(
     store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
 ) -> tuple[AskedAgain, ...]:
-    """Say which of the newest five questions find the fact. One without stored text or query finds none."""
+    """Ask the newest five questions again, and say which find the fact. One without a stored text or query does not."""
     asked = questions[:MOST_ASKED]
     kept = _stored_misses(store, asked)
     return tuple(

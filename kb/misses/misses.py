@@ -32,7 +32,7 @@ from colmlm.kb.misses.listing import (
     ask_again,
     lock_groups,
     prune_misses,
-    was_question_read,
+    read_question_condition,
 )
 from colmlm.kb.misses.records import (
     MISSES_LISTED,
@@ -56,14 +56,14 @@ GROUPS_AT_ONCE = 1_000  # up to so many groups are read to group new misses whil
 
 @dataclass(frozen=True, slots=True)
 class Misses:
-    """The misses of a store. `asks` answers questions again; `show` withholds what is past from who may not read it."""
+    """The misses of a store. `asks` answers questions again; `show` withholds the past from who may not read it."""
 
     store: SearchableStore
     asks: Asks | None = None
     show: ShowTexts | None = None
 
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
-        """List the groups of misses in a state. Where there are few, it first sorts up to 256 new misses into them."""
+        """List the groups of misses in a state. Where there are few groups, up to 256 new misses are assigned first."""
         require_options(MissSearch, sought)
         if not self.store.settings.keep_answers:
             return MissPage((), 0, 0, False, None)
@@ -94,21 +94,21 @@ class Misses:
             return listing.count_misses(session, "open") if self.store.settings.keep_answers else 0
 
     def group(self, on_done: Callable[[int, int], None] | None = None, *, most: int | None = None) -> int:
-        """Give new misses to groups, all or about so many, unless another process is at it; say how many it gave."""
+        """Assign new misses to groups, all or about `most`, and count them. It stops where another process groups."""
         if not self.store.settings.keep_answers:
             return 0
         with self.store.sessions() as session:
             total = num_ungrouped(session)
             made = Grouping.begin(session) if total and not is_read_only(session) else None
         done = 0
-        while made is not None and (most is None or done < most) and (some := self._some(made)):
+        while made is not None and (most is None or done < most) and (some := self._group_next(made)):
             done += some
             if on_done is not None:
                 on_done(done, max(total, done))
         return done
 
     def prune(self, older_than: timedelta) -> int:
-        """Remove misses of longer ago with the outputs that said nothing, and say how many misses."""
+        """Remove misses older than `older_than`, with their outputs that have no text, and count the misses."""
         gone = 0
         while some := self._prune_some(older_than):
             gone += some
@@ -122,11 +122,11 @@ class Misses:
         return self._decide(group_ids, "dismissed", actor, reason)
 
     def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
-        """Open groups again. Gives and raises what `dismiss` does."""
+        """Open groups again. It returns and raises what `dismiss` does."""
         return self._decide(group_ids, "open", actor, reason)
 
     def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
-        """Ask the newest questions of a group again, and where all of them find the fact, or `anyway`, solves it.
+        """Ask the newest questions of a group again. If all of them find the fact, or with `anyway`, solve the group.
 
         Raises `MissGroupNotFound`, `MissGroupState`, `FactNotFound` or `FactDeleted`.
         """
@@ -154,18 +154,18 @@ class Misses:
         with self.store.sessions.begin() as session:
             return prune_misses(session, older_than)
 
-    def _some(self, made: Grouping) -> int | None:
+    def _group_next(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
             return made.group_some(session)
 
     def _group_some(self) -> None:
-        """Group some new misses, where that takes a moment; a worker has time for the rest."""
+        """Group up to 256 new misses, unless there are too many groups to read. A worker groups the rest."""
         with self.store.sessions() as session:
             if not num_ungrouped(session) or num_groups(session) > GROUPS_AT_ONCE:
                 return
             made = None if is_read_only(session) else Grouping.begin(session)
         if made is not None:
-            self._some(made)
+            self._group_next(made)
 
 
 # Decisions on groups of misses: dismissed, solved or open again. Each is a change of the log. Session first.
@@ -186,7 +186,7 @@ def decide_group(
     *,
     fact_id: int | None = None,
 ) -> int:
-    """Give these groups another state, all or none, and give the change's number.
+    """Set the state of these groups, all or none, and give the number of the change.
 
     Raises `MissGroupNotFound`, `MissGroupState` where one has that state already, and for a fact that is not live
     `FactNotFound` or `FactDeleted`.
@@ -218,8 +218,8 @@ def decide_group(
 AT_ONCE, READ = 256, 2_000
 
 
-class _Read(NamedTuple):
-    """A miss as it is grouped: where it is, when it was asked, as of which change, and what it is compared by."""
+class _MissToGroup(NamedTuple):
+    """A miss to be grouped: its place, the time and the last change when it was asked, and what it is compared by."""
 
     place: MissPlace
     at: Any
@@ -228,7 +228,7 @@ class _Read(NamedTuple):
 
 
 class Grouping:
-    """Groups misses. It knows the groups that there were when it was made, and those it made since."""
+    """Assigns misses to groups. It knows the groups that there were when it was made, and those it made since."""
 
     def __init__(self) -> None:
         self._leaders = Leaders()
@@ -236,8 +236,8 @@ class Grouping:
 
     @classmethod
     def begin(cls, session: Session) -> Grouping | None:
-        """Read the groups; give None where another transaction is grouping."""
-        if not _is_mine(session):
+        """Read all groups, and give None where another transaction is grouping."""
+        if not _has_groups_lock(session):
             return None
         made = cls()
         statement = _select_lookups(
@@ -256,7 +256,7 @@ class Grouping:
         None where another transaction is grouping, or where others made groups since. After an error it may not be used
         again.
         """
-        if not (_is_mine(session) and self._knows_all(session)):
+        if not (_has_groups_lock(session) and self._knows_all(session)):
             return None
         new = _select_lookups(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
         rows = session.execute(new.order_by(MissRow.generation_id, MissRow.ordinal).limit(AT_ONCE)).all()
@@ -280,19 +280,19 @@ def num_groups(session: Session) -> int:
     return session.scalar(select(func.count()).select_from(MissGroupRow)) or 0
 
 
-def _is_mine(session: Session) -> bool:
+def _has_groups_lock(session: Session) -> bool:
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(GROUPS_LOCK))))
 
 
 def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
-    """Select lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
+    """Select lookups with what misses are compared by. An output as a whole has the query of its first lookup."""
     asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
     said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))
     return (
         select(
             generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
             GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
-            AttributionRow.query, was_question_read().label("is_read"), *more,
+            AttributionRow.query, read_question_condition().label("is_read"), *more,
         )
         .select_from(generation_id.class_)
         .join(GenerationRow, GenerationRow.id == generation_id)
@@ -300,12 +300,12 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
     )  # fmt: skip
 
 
-def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
+def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_MissToGroup]:
     asked = [question_of(row.mode, row.prompt, row.said or "", is_read=bool(row.is_read)) for row in rows]
     said = [searched_words(question).split(" ") for question in asked]
     stems = stems_of(session, [word for words in said for word in words])
     return [
-        _Read(
+        _MissToGroup(
             MissPlace(row.generation_id, row.ordinal),
             row.at,
             row.seq,
@@ -316,7 +316,7 @@ def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
 
 
 def _words(question: str, words: Sequence[str], stems: dict[str, tuple[str, ...]]) -> frozenset[str]:
-    """Give the stems of a question's words; of one that has none but the commonest of the language, itself."""
+    """Give the stems of a question's words; where the words are so common that they have none, the question itself."""
     found = frozenset(stem for word in words for stem in stems.get(word, ()))
     return found or frozenset([question.strip()])
 
@@ -329,8 +329,8 @@ def _unit(query: bytes | None) -> Vectors | None:
     return query_D / np.float32(length) if length > 0 else None
 
 
-def _insert(session: Session, leading: Sequence[_Read]) -> list[int]:
-    """Make groups that are empty yet, and give their ids in order."""
+def _insert(session: Session, leading: Sequence[_MissToGroup]) -> list[int]:
+    """Insert a group without misses for each leading miss, and give the ids in order."""
     if not leading:
         return []
     rows = [
@@ -365,7 +365,7 @@ WHERE g.id = n.group_id
 """)
 
 
-def _assign_to_groups(session: Session, misses: Sequence[_Read], group_ids: Sequence[int]) -> None:
+def _assign_to_groups(session: Session, misses: Sequence[_MissToGroup], group_ids: Sequence[int]) -> None:
     if not misses:
         return
     session.execute(
@@ -381,8 +381,7 @@ def _assign_to_groups(session: Session, misses: Sequence[_Read], group_ids: Sequ
     )
 
 
-# Nearness of misses: each is compared with the leaders of the groups, and joins the nearest or leads a new
-# one.
+# Nearness of misses: each is compared with the leaders of the groups, and joins the nearest or leads a new one.
 #
 # The same words are near. Beside that, queries of one checkpoint are near by their cosine, and where a miss
 # has no query, or no leader has one of its space, its words decide.
@@ -396,7 +395,7 @@ _Near = tuple[int, float]  # a slot, and the cosine of its leader
 
 @dataclass(frozen=True, slots=True)
 class ComparedMiss:
-    """Hold the words by which a miss is compared, and if it has one its query, a unit vector of a checkpoint."""
+    """The words by which a miss is compared, and its query, if it has one: a unit vector of the checkpoint `space`."""
 
     words: frozenset[str]
     space: str = ""
@@ -404,8 +403,8 @@ class ComparedMiss:
 
 
 @dataclass(slots=True)
-class _Space:
-    """The queries of leaders in one space, in a matrix that grows by doubling."""
+class _LeaderQueries:
+    """The queries of groups' leaders by one checkpoint, in a matrix that grows by doubling."""
 
     rows_ND: Vectors
     slots: list[int] = field(default_factory=list)
@@ -417,7 +416,7 @@ class _Space:
         self.slots.append(slot)
 
     def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_Near]:
-        """Give the nearest of the leaders from the place `first` on to each query; there must be one."""
+        """Give each query's nearest leader, by slot and cosine, among those from row `first` on; there must be one."""
         cosines_BN = queries_BD @ self.rows_ND[first : len(self.slots)].T
         best_B = cosines_BN.argmax(axis=1)
         return [
@@ -428,10 +427,10 @@ class _Space:
 
 @dataclass(slots=True)
 class Leaders:
-    """The leaders of groups. Each has a slot: the first 0, the next 1, and so on."""
+    """The leaders of groups: the misses that others are compared with. Their slots are 0, 1 and so on."""
 
     _words: list[frozenset[str]] = field(default_factory=list)
-    _spaces: dict[tuple[str, int], _Space] = field(default_factory=dict)
+    _spaces: dict[tuple[str, int], _LeaderQueries] = field(default_factory=dict)
     _saying: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     _same: dict[frozenset[str], int] = field(default_factory=dict)
 
@@ -446,13 +445,14 @@ class Leaders:
             self._saying[word].append(slot)
         if miss.query_D is not None:
             space = self._spaces.setdefault(
-                (miss.space, len(miss.query_D)), _Space(np.empty((16, len(miss.query_D)), dtype=np.float32))
+                (miss.space, len(miss.query_D)),
+                _LeaderQueries(np.empty((16, len(miss.query_D)), dtype=np.float32)),
             )
             space.add(slot, miss.query_D)
         return slot
 
     def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
-        """Give the slot of the group that each miss joins; without a near leader it becomes one."""
+        """Give the slot of the leader that each miss joins. A miss without a near leader becomes one."""
         known = {key: len(space.slots) for key, space in self._spaces.items()}
         near = self._near(misses)
         slots = []
@@ -462,7 +462,7 @@ class Leaders:
         return slots
 
     def _near(self, misses: Sequence[ComparedMiss]) -> dict[int, _Near]:
-        """Compare all queries of a space at once, which takes a tenth of the time, with the leaders that are there."""
+        """Give the nearest known leader of each miss with a query. All queries of a space are compared at once."""
         found: dict[int, _Near] = {}
         for (name, dim), space in self._spaces.items():
             queries = {
@@ -501,7 +501,7 @@ class Leaders:
         return best
 
     def _candidates(self, words: frozenset[str]) -> Iterator[int]:
-        """Yield the leaders that say one of the rarest words. One that shares enough of all words says one of these."""
+        """Yield the leaders that have one of the rarest words. One that shares enough of all words has one of these."""
         rarest = sorted(words, key=lambda word: (len(self._saying.get(word, ())), word))
         for word in rarest[: len(words) - math.ceil(OVERLAP * len(words)) + 1]:
             yield from self._saying.get(word, ())

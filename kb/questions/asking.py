@@ -72,9 +72,7 @@ class AskedSet:
 
 
 def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None) -> AskedSet:
-    """Ask every question of a set of which enough is left. Raises `QuestionSetNotFound`, and `InvalidQuestions` where
-    there is none.
-    """
+    """Ask the askable questions of a set. Raises `QuestionSetNotFound`, or `InvalidQuestions` where there is none."""
     with store.sessions() as session:
         kept = reading.set_row(session, name)
         first_seq, every = audit.head_seq(session), reading.questions_of_set(session, kept.id)
@@ -169,7 +167,7 @@ def expected_values(kept: KeptQuestion) -> tuple[str, ...]:
 
 
 def is_askable(kept: KeptQuestion) -> bool:
-    """Say whether a question can be asked still: what was erased of it leaves enough."""
+    """Say whether a question can still be asked: its text and, if it has any, an expected value are not erased."""
     return MARK not in kept.question and (bool(expected_values(kept)) or not kept.expected)
 
 
@@ -203,7 +201,7 @@ def _outcome(kept: KeptQuestion, heard: HeardAnswer) -> str:
 
 
 def _of_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
-    """Give the reason that follows from what was likeliest, if one does."""
+    """Give the reason that follows from the likeliest words; None where none follows from them."""
     if heard.withheld:
         return WITHHELD
     best = outcome_of_answer(heard.best, wanted)
@@ -255,7 +253,7 @@ LEAST = {"words": -1.0, "reader": 0.0}  # thresholds that anything reaches
 class HeardAnswer:
     """The answer to a question: `value`, None for none; `best` is the likeliest, also below the threshold.
 
-    `fact_ids` are the facts in it, and `fact_id` the one that says most. Where it was `withheld`, these are deleted.
+    `fact_ids` are the facts in it, and `fact_id` the one that says most. Of a `withheld` answer they are deleted facts.
     """
 
     value: str | None
@@ -275,12 +273,12 @@ class Asker(Protocol):
 
     @property
     def reader(self) -> str | None:
-        """The digest of the reader, where this way has one read."""
+        """The digest of the reader; None where this way of asking has no reader."""
         ...
 
     @property
     def only(self) -> FilterOptions:
-        """Which facts may answer."""
+        """The filter of the facts that may answer."""
         ...
 
     def ask(self, question: str) -> HeardAnswer: ...
@@ -323,7 +321,7 @@ class ByAnswers:
 
 @dataclass(frozen=True, slots=True)
 class ByRanking:
-    """Asks as a lookup does that finds facts by more than their keys: by "words", or by the "reader"."""
+    """Asks by a lookup with the ranking "words" or "reader"."""
 
     answering: Answering
     lookups: RankedLookups

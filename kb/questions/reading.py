@@ -1,4 +1,4 @@
-"""Reads sets of questions, their runs, and what came of them. The session comes first."""
+"""Reads and writes sets of questions, their runs and their outcomes. The session is the first parameter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SELECT question_id, array_agg(DISTINCT fact_id ORDER BY fact_id) AS fact_ids FRO
 
 
 def set_row(session: Session, name: str, *, lock: bool = False) -> QuestionSetRow:
-    """Give the row of a set, locked against others who write it where asked. Raises `QuestionSetNotFound`."""
+    """Give the row of a set, with `lock` locked against others who write it. Raises `QuestionSetNotFound`."""
     statement = select(QuestionSetRow).where(QuestionSetRow.name == name)
     found = session.scalar(statement.with_for_update() if lock else statement) if "\x00" not in name else None
     if found is None:
@@ -72,7 +72,7 @@ def questions_of_set(
 
 
 def facts_of_questions(session: Session, question_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Give for each question the facts it was taken with and those in its answers of stored runs."""
+    """Give for each question the facts of the output it was taken from, and those in its answers of stored runs."""
     rows = session.execute(_FACTS, {"ids": list(question_ids)})
     return {row.question_id: tuple(row.fact_ids) for row in rows}
 
@@ -138,7 +138,7 @@ SET_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 
 
 def check_items(questions: Iterable[DraftQuestion]) -> None:
-    """Raise `InvalidQuestions` for the first that cannot be asked, or whose values cannot be stored."""
+    """Raise `InvalidQuestions` for the first question that cannot be asked, or whose values cannot be stored."""
     for number, one in enumerate(questions, 1):
         try:
             audit.check_text("question", one.question, blank=False, limit=MAX_QUESTION)
@@ -173,7 +173,7 @@ def open_set(session: Session, name: str, corpus: str | None, actor: str) -> Que
 def put_set(
     session: Session, set_id: int, questions: Sequence[DraftQuestion], fact_ids: Sequence[int] = ()
 ) -> None:
-    """Add these questions to a set; the values of one that is already in it are replaced.
+    """Add questions to a set. One that the set has already gets the new values.
 
     Raises `InvalidQuestions` where the set would have too many.
     """
@@ -199,7 +199,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
     session.flush()
 
 
-def remove_set(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
+def remove_questions(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
     """Remove these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
     if not question_ids:
         raise InvalidValue("questions", "none is named. Name at least one id")

@@ -29,7 +29,7 @@ class DraftQuestion:
 
 
 class TakenQuestion(TypedDict, total=False):
-    """Record what a question that is taken from an output becomes where that is not what it asked, or what it said."""
+    """The question and the expected values that are kept in place of those of a stored output (None: the output's)."""
 
     question: str | None
     expected: Sequence[str] | None

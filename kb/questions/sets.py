@@ -24,7 +24,7 @@ from colmlm.kb.log.audit import check_text, mark_change
 from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.questions import asking, reading
 from colmlm.kb.questions.asking import Asker, OnAsked, expected_values, is_askable
-from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, open_set, put_set, remove_set
+from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, open_set, put_set, remove_questions
 from colmlm.kb.questions.records import (
     AskedItem,
     ChangedItem,
@@ -74,7 +74,7 @@ class QuestionSets:
     def add(
         self, name: str, questions: Sequence[DraftQuestion], *, corpus: str | None = None, actor: str
     ) -> KeptSet:
-        """Add questions to a set, which is made where there is none. A question that is there gets these values.
+        """Add questions to a set, which is made where it is missing. A question that it has already gets these values.
 
         Raises `InvalidQuestions`, `InvalidValue` for a name, and `CorpusNotFound`.
         """
@@ -87,7 +87,7 @@ class QuestionSets:
 
     @retry_on_contention
     def take(self, name: str, generation_id: int, *, actor: str, **said: Unpack[TakenQuestion]) -> KeptSet:
-        """Add the question of a stored output, with what was said as the expected value unless other is given."""
+        """Add the question of a stored output, with the output's value as the expected one unless others are given."""
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
@@ -129,7 +129,7 @@ class QuestionSets:
             if question_ids is None:
                 session.delete(kept)
             else:
-                remove_set(session, kept.id, question_ids)
+                remove_questions(session, kept.id, question_ids)
             return before
 
     def run(
@@ -148,7 +148,7 @@ class QuestionSets:
             return reading.run_record(session, run_id, name)
 
     def items(self, name: str, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-        """Give what came of each question of a run, past the first `after`. Raises `QuestionRunNotFound`."""
+        """List the outcomes of a run's questions, past the first `after`. Raises `QuestionRunNotFound`."""
         with self.store.sessions() as session:
             return reading.list_items(session, reading.run_record(session, run_id, name).run_id, after, limit)
 
@@ -270,7 +270,7 @@ _VALUES = "value", "expected"
 
 
 def questions_of_file(file: Path) -> list[DraftQuestion]:
-    """Read a file, as CSV where its name ends so. Raises `InvalidQuestions`, which names the line."""
+    """Read the questions of a file, CSV by its name or JSON Lines. Raises `InvalidQuestions`, which names the line."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         try:
             return _added_up(_read_rows(lines) if file.suffix.lower() == ".csv" else _read_objects(lines))
@@ -279,7 +279,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
 
 
 def questions_of_text(text: str) -> list[DraftQuestion]:
-    """Read what was pasted: JSON Lines where it begins with a brace, else CSV. Raises `InvalidQuestions`."""
+    """Read pasted questions: JSON Lines where they begin with a brace, else CSV. Raises `InvalidQuestions`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
     return _added_up(_read_objects(lines) if text.lstrip().startswith("{") else _read_rows(lines))
 
