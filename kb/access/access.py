@@ -46,7 +46,7 @@ MAX_KEPT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """The answer to a request. A body that is None is not stored."""
+    """The answer to a named request. Where `body` is None, the body is not stored."""
 
     status: int
     media_type: str
@@ -54,12 +54,12 @@ class KeptAnswer:
 
 
 def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-    """Give the claim to carry `request` out, or the answer it got before.
+    """Claim a named request: give the claim to carry `request` out, or the answer it got before.
 
-    The caller commits it before carrying it out.
+    The caller commits the claim before carrying the request out.
 
-    Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where another run is carrying
-    it out, and `AnswerGone` where it was carried out and its answer is not stored.
+    Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where another run is carrying it
+    out, and `AnswerGone` where it was carried out and its answer is not stored.
     """
     session.execute(delete(IdempotencyRow).where(IdempotencyRow.claimed_at < func.now() - CLAIMS_KEPT_FOR))
     digest, token = _digest(session, request), secrets.token_hex(16)
@@ -91,7 +91,7 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptA
 
 
 def settle_key(session: Session, held: Claim, answer: KeptAnswer) -> None:
-    """Store the answer, or releases the name where the request was refused and so changed nothing.
+    """Store the answer, or release the name where the request was refused and so changed nothing.
 
     Does nothing where the claim was lost: then another run gives the answer.
     """
@@ -233,7 +233,7 @@ class Access:
 
     @as_service()
     def of_session(self, secret: str) -> TokenRecord | None:
-        """Give the working token behind a browser's session, also read from the database on every call."""
+        """Give the working token behind a browser's session, or None; it is read from the database on every call."""
         with self.store.sessions.begin() as session:
             token = token_of_session(session, secret)
             if token is not None:
@@ -256,10 +256,10 @@ class Access:
 
     @as_service()
     def begin_session_of(self, person: Person, grant: Grant, state: str, before: str | None) -> str | None:
-        """Begin a browser's session of a person and give its secret; None where its token was revoked.
+        """Begin a browser's session of a person and give its secret; None where the person's token was revoked.
 
-        It ends with what the issuer said, and ends the session `before` it. Raises `SignOnRepeated` where a session
-        was begun with this `state` already, and `SignOnEnded` where the issuer has ended its own session since.
+        It ends with what the issuer said, and ends the session `before` it. Raises `SignOnRepeated` where a session was
+        begun with this `state` already, and `SignOnEnded` where the issuer has ended its own session since.
         """
         with self.store.sessions.begin() as session:
             if before is not None:
@@ -275,7 +275,7 @@ class Access:
 
     @as_service()
     def end_sessions_of(self, logout: ProviderLogout) -> int | None:
-        """End the browser sessions that a logout names, and count them; None where it was told before."""
+        """End the browser sessions that a logout names, and count them; None where the same logout came before."""
         with self.store.sessions.begin() as session:
             return end_sessions_of(session, logout)
 
@@ -312,10 +312,10 @@ _LOGOUTS = 0x636F6C6D10  # the advisory lock that logouts take alone, and sign-o
 def begin_session(
     session: Session, token: TokenRecord, person: Person | None = None, state: str | None = None
 ) -> str:
-    """Begin a session and give its secret for the cookie. It can't be read again.
+    """Begin a browser's session and give its secret for the cookie. It can't be read again.
 
-    That of a `person` ends with what the issuer said. Raises `SignOnRepeated` where its `state` began one before, and
-    `SignOnEnded` where the issuer has ended its own session since.
+    The session of a `person` ends at its `ends_at` at the latest. Raises `SignOnRepeated` where this `state` began one
+    before, and `SignOnEnded` where the issuer has ended its own session since.
     """
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = new_session_secret(of_corpora=token.corpora is not None, of_person=person is not None)
@@ -369,9 +369,9 @@ def end_session(session: Session, secret: str) -> None:
 
 
 def end_sessions_of(session: Session, logout: ProviderLogout) -> int | None:
-    """End the sessions that a logout names, and count them; None where it was told before.
+    """End the browser sessions that a logout names, and count them; None where the same logout came before.
 
-    Where it names a person and a session, those of the person end as well of which no such name is known.
+    Where it names a person and a session, the person's sessions without a known `sid` end as well.
     """
     session.execute(select(func.pg_advisory_xact_lock(_LOGOUTS)))
     session.execute(delete(ProviderLogoutRow).where(ProviderLogoutRow.expires_at <= func.now()))

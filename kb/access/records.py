@@ -46,7 +46,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Someone whom an identity provider vouches for, until `ends_at`. Who it is, issuer and subject tell together.
+    """A person whom an identity provider authenticated, until `ends_at`. Issuer and subject together tell who it is.
 
     The `name` is the actor of edits: the address that the issuer has verified, else the subject. `session_id` names the
     session at the issuer (`sid`), where it says that.
@@ -62,7 +62,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderLogout:
-    """A logout that an identity provider tells: of its session `session_id`, else of all sessions of `subject`.
+    """A logout that an identity provider sends: of its session `session_id`, else of all sessions of `subject`.
 
     It counts once, by its `logout_id` (`jti`), and not after `ends_at`.
     """
@@ -80,8 +80,8 @@ class TokenRecord:
 
     After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
     `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute. Where
-    `corpora` are named the token has its rights on these alone. That of a person has the `issuer` who vouches for it,
-    no secret, and in a browser's session the `groups` that the issuer named.
+    `corpora` are named the token has its rights on these alone. The token of a person has the `issuer` that
+    authenticates the person, no secret, and in a browser's session the `groups` that the issuer named.
     """
 
     key_id: int

@@ -143,13 +143,13 @@ def rotate_token(
 
 
 def verify_token(session: Session, secret: str) -> TokenRecord | None:
-    """Give the token of this secret, or None where the secret is unknown, or it or its token has ended."""
+    """Give the token of this secret; None where it is unknown, or the secret or its token has ended."""
     session.flush()
     return verify_tokens(connection_of(session), [secret])[0]
 
 
 def verify_tokens(connection: psycopg.Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
-    """Give the token of each secret as `verify` does, in one statement.
+    """Give the token of each secret as `verify_token` does, in one statement.
 
     A row is found by its secret's digest, so that how long that takes reveals nothing of the secret.
     """
@@ -173,7 +173,7 @@ def working_token(session: Session, token_id: int) -> TokenRecord | None:
 
 
 def person_token(session: Session, person: Person, grant: Grant) -> TokenRecord | None:
-    """Give the token of a person, with what is granted now; None where an admin has revoked it.
+    """Give the token of a person, with the role and corpora granted now; None where an admin has revoked it.
 
     The first time, one without a secret is made, which is a change of the log. It has the person's name, or another
     where that belongs to another token already. Notes the use, once a minute.
@@ -224,7 +224,7 @@ def _name_of_digest(person: Person) -> str:
 
 
 def is_use_due(token: TokenRecord) -> bool:
-    """Say whether the last use that was noted, of the secret it was found by, is a minute ago."""
+    """Say whether the last noted use, by the secret that the token was found by, is a minute ago."""
     last = token.previous_used_at if token.by_previous else token.last_used_at
     return last is None or last <= datetime.now(UTC) - USE_WRITTEN_EVERY
 
@@ -232,7 +232,7 @@ def is_use_due(token: TokenRecord) -> bool:
 def note_use(session: Session, token: TokenRecord) -> bool:
     """Note that the token was used now, by the secret it was found by; at most once a minute for all processes.
 
-    Says whether it wrote, so that the caller commits only then. Of a database that cannot be written, as a standby is,
+    Gives whether it wrote, so that the caller commits only then. Of a database that cannot be written, as a standby is,
     a token can still be used to read.
     """
     if not is_use_due(token) or is_read_only(session):
@@ -277,7 +277,7 @@ def revoke_token(session: Session, name: str, *, actor: str | None = None) -> No
 
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
-    """Take the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
+    """Begin a change, which locks the log before any row is locked, so that no two edits wait for each other."""
     return audit.begin_change(session, actor or current_origin().principal.name, reason)
 
 
@@ -316,19 +316,19 @@ def _check_name(name: str) -> None:
 
 
 def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
-    """Give an expression (SQL) for the time `span` from now by the database's clock."""
+    """Give an expression (SQL) for the time `span` from now by the database's clock. Raises `InvalidValue`."""
     if not timedelta(0) < span <= LONGEST:
         raise InvalidValue(field, f"{span} is not between 0 and {LONGEST.days} days")
     return func.now() + span
 
 
 def new_secret(*, of_corpora: bool = False) -> str:
-    """Make a secret that can't be guessed, of a token."""
+    """Make the random secret of a token. Where the token is of some corpora, the secret is marked so."""
     return f"{_MARK}{new_session_secret(of_corpora=of_corpora)}"
 
 
 def new_session_secret(*, of_corpora: bool, of_person: bool = False) -> str:
-    """Make a secret that can't be guessed, of a browser session."""
+    """Make the random secret of a browser session, marked where its token is of some corpora or of a person."""
     mark = _OF_PERSON if of_person else _OF_CORPORA if of_corpora else ""
     return f"{mark}{secrets.token_urlsafe(32)}"
 
@@ -344,8 +344,8 @@ def _prefix_of(secret: str) -> str:
 def digest_of(secret: str) -> bytes:
     """Give the digest that is stored in place of a secret.
 
-    That of a token of some corpora, or of a person's session, is made otherwise. So a server of a release that does
-    not know of them, which may still run beside this one, does not find it and take it for a token of all corpora.
+    A secret that is marked as of some corpora or of a person has a digest of another domain. So a server of an older
+    version, which may still run beside this one, does not find it and take it for a token of all corpora.
     """
     told = secret.removeprefix(_MARK)
     domain = next((mark.encode()[:-1] + b"\0" for mark in _MARKED if told.startswith(mark)), b"")

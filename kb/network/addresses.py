@@ -84,12 +84,12 @@ _IDLE_SECONDS = 5.0  # for which a connection is kept open
 
 @dataclass(slots=True)
 class Deadline:
-    """The moment at which what goes over a transport ends; `begin` sets it."""
+    """The moment at which a request over a transport must have ended; `begin` sets it."""
 
     end: float = math.inf
 
     def begin(self, seconds: float) -> None:
-        """Let what begins now end in so many seconds."""
+        """Set the deadline to so many seconds from now."""
         self.end = time.monotonic() + seconds
 
     def within(self, limit: float | None, over: type[httpcore2.TimeoutException]) -> float:
@@ -101,7 +101,7 @@ class Deadline:
 
 
 class DeadlineTransport(httpx2.HTTPTransport):
-    """A transport of httpx2 whose connections keep a deadline in all that they do."""
+    """A transport of httpx2 whose connections keep a deadline in every step."""
 
     def __init__(self, deadline: Deadline, trusted: ssl.SSLContext | bool = True) -> None:
         context = httpx2.create_ssl_context(verify=trusted, trust_env=False)

@@ -25,14 +25,14 @@ _MARK = "whsec_"
 
 @dataclass(frozen=True, slots=True)
 class WebhookMessage:
-    """A message: its id, by which a receiver knows one that comes again, and its body with the type of that."""
+    """A message: its id, by which a receiver recognises one that comes again, and its body with the media type."""
 
     message_id: str
     media_type: str
     body: bytes
 
     def headers(self, secret: bytes, at: datetime) -> dict[str, str]:
-        """Give the headers of an attempt to deliver it at this time."""
+        """Give the headers, with the signature, of an attempt to deliver the message at this time."""
         timestamp = str(int(at.timestamp()))
         signed = b".".join((self.message_id.encode(), timestamp.encode(), self.body))
         signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
@@ -47,7 +47,7 @@ class WebhookMessage:
 def message_of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
     """Make the message of a change. It has the same id whenever and to whomever it is sent.
 
-    The hash is in it since numbers are used again where a log goes on from an older backup.
+    The change's hash is in the id, since numbers are used again where a log goes on from an older backup.
     """
     name = f"change_{database}_{change.seq}_{change.hash[:12]}"
     if form == "cloudevents":

@@ -1,7 +1,7 @@
 """Sends messages to a receiver, one request each: to a checked address, within a time, and following no redirect.
 
-How far a receiver was told, and what came of each attempt, is noted in its row, over one connection that holds the lock
-of the webhook. Whoever loses the lock loses the connection, so it can note nothing and goes no further.
+The last change that a receiver took, and the outcome of each attempt, are noted in its row, over one connection that
+holds the lock of the webhook. Whoever loses the lock loses the connection, so it can note nothing and goes no further.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from colmlm.kb.network.addresses import (
     is_public,
     meant_address,
 )
-from colmlm.kb.principal import Principal, acting_as, current_origin, in_scope, scope_of_caller
+from colmlm.kb.principal import Principal, acting_as, current_origin, is_in_scope, scope_of_caller
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, WebhookRow, copy_columns
 from colmlm.kb.webhooks.messages import WebhookMessage, new_secret
@@ -96,7 +96,7 @@ class Sender:
         )
 
     def send(self, message: WebhookMessage) -> Attempt:
-        """Send a message and tell what came of it."""
+        """Send a message, and give the outcome of the request."""
         began, status, retry_after = time.monotonic(), None, None
         try:
             status, retry_after = self._post(message)
@@ -148,7 +148,7 @@ class Sender:
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Give the authorities that certificates are believed by; SSL_CERT_FILE may name others."""
+    """Give a TLS context with the certificate authorities of this machine, or those of SSL_CERT_FILE."""
     return httpx2.create_ssl_context()
 
 
@@ -247,12 +247,12 @@ def add_subscription(
 ) -> WebhookRow:
     """Subscribe a receiver to what comes after change `since` (None: after this one), of these corpora (none: of all).
 
-    That of a scoped caller is on the caller's own corpora or some of them. Raises `InvalidValue` or `CorpusNotFound`.
+    A scoped caller's subscription is on its own corpora or some of them. Raises `InvalidValue` or `CorpusNotFound`.
     """
     scope = scope_of_caller()
     of = tuple(dict.fromkeys(corpora)) or scope
     for corpus in of or ():
-        if not in_scope(corpus):
+        if not is_in_scope(corpus):
             raise refusals.corpus_not_found(corpus)
         require_corpus(session, corpus)
     if form not in FORMATS:
@@ -281,12 +281,12 @@ def add_subscription(
 
 
 def pause_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
-    """Have nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
+    """Pause a webhook: nothing is sent until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "paused", "pause-webhook", actor)
 
 
 def resume_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
-    """Go on where it stopped, at once and with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
+    """Resume a webhook at once, with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "active", "resume-webhook", actor)
 
 
@@ -303,7 +303,7 @@ def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str |
 
 
 def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str | None) -> WebhookRow:
-    """Send change `first` and what comes after it, again or for the first time; what is before is passed over.
+    """Send a receiver the changes from `first` on, again or for the first time, and none before them.
 
     Raises `WebhookNotFound` or `NoSuchChange`.
     """
@@ -338,7 +338,7 @@ def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
     """Give the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
     statement = (
-        select(WebhookRow).where(WebhookRow.id > after, _is_own()).order_by(WebhookRow.id).limit(limit)
+        select(WebhookRow).where(WebhookRow.id > after, _own_condition()).order_by(WebhookRow.id).limit(limit)
     )
     return [webhook_record(row) for row in session.scalars(statement)]
 
@@ -349,15 +349,15 @@ def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
 
 
 def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
-    found = rows.where(WebhookRow.id == webhook_id, _is_own())
+    found = rows.where(WebhookRow.id == webhook_id, _own_condition())
     row = session.scalar(found) if 0 < webhook_id <= MAX_ID else None
     if row is None:
         raise refusals.webhook_not_found(webhook_id)
     return row
 
 
-def _is_own() -> ColumnElement[bool]:
-    """Say which webhooks there are for who asks: a scoped caller has those that its own token made."""
+def _own_condition() -> ColumnElement[bool]:
+    """Give a condition (SQL) for the webhooks of the caller: all of them, or those of a scoped caller's own token."""
     if (scope := scope_of_caller()) is None:
         return true()
     return and_(
@@ -386,7 +386,7 @@ def _forget_failures(row: WebhookRow) -> None:
 
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
-    """Take the log's lock before any row is locked, as every edit does."""
+    """Begin a change, which locks the log before any row is locked, as every edit does."""
     return audit.begin_change(session, actor or current_origin().principal.name, reason)
 
 
@@ -442,7 +442,7 @@ def due_webhooks(session: Session) -> list[int]:
 
 @contextmanager
 def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
-    """Give the position of a webhook that is due, for this process alone; None where it is not, or another has it."""
+    """Lock a webhook that is due, and give its position; None where it is not due, or another process has locked it."""
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # so that its end closes it, which releases the lock
         with Session(connection) as session:
@@ -462,11 +462,10 @@ def _position(store: Store, session: Session, webhook_id: int) -> Position | Non
 
 @dataclass(slots=True)
 class Position:
-    """Record where a webhook is in the log: change `seq` and all before it are done with; `failures` came since in a
-    row.
+    """The position of a webhook in the log: changes up to `seq` are done with, and `failures` in a row came since.
 
-    What is noted holds only where the webhook is still where this left it, and not removed or replayed. One on some
-    corpora reads the log as a scoped caller does, so that the database decides what it is told.
+    Its row is written only where the webhook is still at this position, and not removed or replayed. A webhook on some
+    corpora reads the log as a scoped caller does, so that the database decides what it is sent.
     """
 
     store: Store
@@ -507,13 +506,13 @@ class Position:
         return self._update_webhook(delivered_seq=self.seq) in _STATE_OF_ACTIVE
 
     def note_delivered(self, seq: int) -> bool:
-        """Note that the receiver took this change, and say whether it may get the next."""
+        """Note that the receiver took change `seq`, and say whether it may get the next."""
         self.failures = 0
         nothing = dict.fromkeys(("failing_since", "next_attempt_at", "last_error"))
         return self._move(seq, attempts=0, delivered_at=func.clock_timestamp(), **nothing) in _STATE_OF_ACTIVE
 
     def _move(self, seq: int, **more: Any) -> str | None:
-        """Move on to a change, and give the state of the webhook; None where it is no longer where it was."""
+        """Move on to change `seq`, and give the state of the webhook; None where its row is at another position."""
         state = self._update_webhook(delivered_seq=seq, **more)
         self.seq = seq
         return state

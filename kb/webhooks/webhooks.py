@@ -1,4 +1,4 @@
-"""The verbs of webhooks: who is told of changes, and whether that works."""
+"""The verbs of webhooks: who is sent the changes, and whether that works."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class Webhooks:
             return format_secret(subscription_with_secret(session, row.id).secret), made
 
     def pause(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
-        """Have nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
+        """Pause a webhook: nothing is sent until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
             return webhook_record(pause_subscription(session, webhook_id, actor))
 
     def resume(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
-        """Go on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
+        """Resume a webhook at once where it stopped, also a failing one. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
             return webhook_record(resume_subscription(session, webhook_id, actor))
 
     def replay(self, webhook_id: int, first: int, *, actor: str | None = None) -> Webhook:
-        """Go on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
+        """Send the changes from `first` on, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
         with self._session() as session:
             return webhook_record(replay_deliveries(session, webhook_id, first, actor))
 
@@ -100,7 +100,7 @@ class Webhooks:
             return webhook_record(remove_subscription(session, webhook_id, actor))
 
     def test(self, webhook_id: int) -> WebhookDelivery:
-        """Send a message that is about no change, now, and tell what came of it. Raises `WebhookNotFound`."""
+        """Send a test message, about no change, and give the outcome. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
             row = subscription_with_secret(session, webhook_id)
             form = webhook_record(row).format
@@ -129,7 +129,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Deliverer:
-    """Delivers what is due until told to stop. Several processes may do so at once, each to other receivers."""
+    """Delivers due changes until told to stop. Several processes may do so at once, each to other receivers."""
 
     store: Store
     persistence: RetryPolicy = field(default_factory=RetryPolicy)
@@ -141,7 +141,7 @@ class Deliverer:
     )  # errors in a row, and until when it rests
 
     def stop(self) -> None:
-        """Send nothing more; what is being sent is awaited by `run`."""
+        """Begin no more requests. `run` waits for those under way."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -182,16 +182,15 @@ class Deliverer:
             pool.submit(self._deliver_in_turn, pool, webhook_id)
 
     def _rest(self, webhook_id: int) -> None:
-        """Leave a receiver alone, longer after each error, so that it is not sent the same at each poll."""
+        """Leave a receiver alone for a time, longer after each error, so that not every poll sends it the same."""
         errors = self._rests.get(webhook_id, (0, 0.0))[0] + 1
         seconds = min(self.persistence.wait(errors, None).total_seconds(), LONGEST_REST)
         self._rests[webhook_id] = (errors, time.monotonic() + seconds)
 
     def deliver(self, webhook_id: int, most: int | None = None) -> bool:
-        """Send a receiver up to `most` changes that are ahead of it, until one is not taken, and say whether it took
-        so many that there may be more.
+        """Send a receiver up to `most` changes until it fails to take one, and say whether it took that many.
 
-        It does nothing where another process is at it, or nothing is due.
+        Nothing is sent where another process delivers to the receiver, or nothing is due.
         """
         with sending.lock_position(self.store, webhook_id) as position:
             return position is not None and self._deliver(position, most)
