@@ -119,7 +119,7 @@ def redact_erased(
     Erasures must be held off. Redacts splices of `erased` facts, each by its change, texts erased since the lookups,
     and what is redacted in the quoted document.
     """
-    texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
+    texts = ErasedTexts.forbidden_in(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     marks = _redacted_spans(session, made)
     if not (erased or texts or marks):
         return made, None

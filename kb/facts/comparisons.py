@@ -1,6 +1,6 @@
-"""Comparisons: lists the facts that contradict, say the same or are stale, and notes that both of two are right.
+"""Comparisons: lists contradictions, duplicates and stale facts, and notes that both facts of a pair are right.
 
-What is listed is read from the pairs that edits and the job "compare" keep. Nothing is compared for a list.
+The lists are read from the pairs that edits and the job "compare" store. Listing compares no facts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Comparisons:
     store: Store
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
-        """List the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
+        """List pairs of live facts by pair id: contradictions or duplicates, by `kind`. Raises `CorpusNotFound`."""
         require_options(PairsSought, sought)
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
@@ -89,7 +89,7 @@ class Comparisons:
         return PairPage(pairs, min(total, COUNTED), total <= COUNTED, end)
 
     def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
-        """List live facts of documents that have a newer text: those restored since, or corrected before.
+        """List stale facts: live facts restored after their document got a newer text, or corrected before.
 
         Raises `CorpusNotFound`.
         """
@@ -108,7 +108,7 @@ class Comparisons:
         return StalePage(facts, min(total, COUNTED), total <= COUNTED, end)
 
     def counts(self) -> ComparedCounts:
-        """Count what the three lists hold."""
+        """Count the contradictions, the duplicates and the stale facts, each up to `COUNTED`."""
         with self.store.sessions() as session:
             against, alike = (
                 _num_pairs(session, _select_pairs(kind)) for kind in ("contradictions", "duplicates")
@@ -117,7 +117,7 @@ class Comparisons:
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
-        """Give those of these facts that others say too, which are not among them; a scoped caller's own others."""
+        """Give each fact's duplicates outside `fact_ids` in the caller's scope; omit facts that have none."""
         ids = set(storable_ids(fact_ids))
         with self.store.sessions() as session:
             rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
@@ -132,9 +132,9 @@ class Comparisons:
     def note_both_right(
         self, fact_id: int, other_id: int, *, both_right: bool = True, **who: Unpack[OnRecord]
     ) -> Edit:
-        """Note that two facts that contradict are both right, until one of them says or asks something else.
+        """Note that two contradicting facts are both right, until one of them gets another value or question.
 
-        Without `both_right` it notes that they are not. Raises `PairNotFound`, also where that was noted before.
+        Without `both_right` it removes the note. Raises `PairNotFound`, also if the pair is in that state already.
         """
         with self.store.sessions.begin() as session:
             pair = (fact_id, other_id)
@@ -142,7 +142,7 @@ class Comparisons:
 
 
 def _select_pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:
-    """Give the pairs of a kind, with what each of their facts yields to."""
+    """Build a statement (SQL) for the pairs of a kind, with the ids that each of their facts yields to."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
         _PAIRS.c.same_value == literal(kind == "duplicates"),
@@ -154,7 +154,7 @@ def _select_pairs(kind: str, corpus: str | None = None, *, noted: bool = False) 
 
 
 def _num_pairs(session: Session, found: Select[*tuple[Any, ...]]) -> int:
-    """Count pairs, one beyond `COUNTED` at most."""
+    """Count the pairs that the statement `found` selects, up to `COUNTED` + 1."""
     bounded = found.with_only_columns(_PAIRS.c.id).limit(COUNTED + 1).subquery()
     return session.scalar(select(func.count()).select_from(bounded)) or 0
 

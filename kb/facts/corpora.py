@@ -61,23 +61,23 @@ class Corpora:
         allow_erased: bool = False,
         generated: bool = False,
     ) -> IngestReport:
-        """Ingest the sound documents into a corpus, `commit_every` of them in one transaction and one change.
+        """Ingest the documents of `parsed` that pass the checks, `commit_every` in one transaction and one change.
 
-        A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
-        on from there. `before_piece` is called before each is stored, `on_piece` with a report of what is committed so
-        far. Erased facts stay out, unless `allow_erased`. `generated` says that a machine marked the facts: they are
-        proposed, and their questions calibrate no answers.
+        A killed process leaves only whole pieces of that size. Ingesting the same documents again continues from there.
+        `before_piece` is called before each piece is stored, `on_piece` with a report of all pieces committed so far.
+        Erased facts stay out, unless `allow_erased`. `generated` says that a machine marked the facts: they are
+        proposed, and no calibration of answers uses their questions.
         """
         every = commit_every or COMMIT_EVERY
         run = IngestRun(self.store.sessions, corpus, actor, reason, every, dry_run, allow_erased, generated)
         return run.run(parsed, on_document, on_piece, before_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:
-        """Export the corpus as documents, read from one snapshot of the database.
+        """Yield the documents of the corpus with their facts, read from one snapshot of the database.
 
-        With `live_only` they have the live facts that their texts still say; without it they have every fact with its
-        correction or deletion, as an ingest takes it back. Raises `CorpusNotFound` and `TextsMissing` at once, before
-        the first document is read.
+        With `live_only` they have the live facts that their texts still say. Without it they have every fact with its
+        correction or deletion, in the form that an ingest reads. Raises `CorpusNotFound` and `TextsMissing` at once,
+        before the first document is read.
         """
         with self.store.sessions() as session:
             reading.require_corpus(session, corpus)
@@ -116,16 +116,16 @@ class Corpora:
             return Edit(seq, "delete", tuple(fact_ids))
 
     def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit | None:
-        """Take these documents out of use in one change: their facts are deleted, and their texts found no more.
+        """Take current documents out of use in one change: delete their facts and hide their texts from searches.
 
-        Those that are not current are left alone; None where none is. Ingested again, a document is put back with its
-        facts.
+        Documents that are not current are passed over. Gives None if no document is current. A later ingest of a
+        document puts it back with its facts.
         """
         with self.store.sessions.begin() as session:
             return remove_documents(session, corpus, external_ids, actor, reason)
 
     def synced_files(self, corpus: str) -> dict[str, SyncedFile]:
-        """Give the files of the last sync by path; a file that was not finished has no digest."""
+        """Give the files of the corpus's last sync by path; the digest is None if the sync did not finish the file."""
         with self.store.sessions() as session:
             rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
             files: dict[str, SyncedFile] = {}
@@ -135,7 +135,7 @@ class Corpora:
             return files
 
     def followed_paths(self, corpus: str) -> Sequence[str]:
-        """Give the paths of the folder that the corpus follows; none where it follows none."""
+        """Give the paths of the folder that the corpus follows; empty if it follows no folder."""
         with self.store.sessions() as session:
             return (
                 session.scalars(
@@ -153,12 +153,12 @@ class Corpora:
             )
 
     def key_digests(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Give keyed digests of these files' digests, by path, in the form in which they are stored."""
+        """Key the digests of files, by path, with this database's secret, as synced files are stored."""
         with self.store.sessions() as session:
             return key_digests(session, digests)
 
     def note_seen(self, corpus: str, external_ids: Collection[str]) -> None:
-        """Record that these documents were just found unchanged at their source. Retention rules may count from it."""
+        """Record that these documents were just found unchanged at their source. Retention rules may count from now."""
         with self.store.sessions.begin() as session:
             named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
             current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
@@ -171,7 +171,7 @@ class Corpora:
                 begin_sync(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
-        """Store what a sync read of these files, and forget the files at the paths `gone`."""
+        """Store the digests and document ids of these synced files, and delete the rows of the paths `gone`."""
         with self.store.sessions.begin() as session:
             dropped = [*gone, *(file.path for file in files)]
             dropping = delete(SyncedFileRow).where(
@@ -197,9 +197,9 @@ class Corpora:
 
 
 def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
-    """Give a statement (SQL) for the ids of these documents, also of their replaced editions.
+    """Build a statement (SQL) for the ids of these documents, or of all in the corpus, with their replaced editions.
 
-    A fact of a replaced edition may have been restored.
+    A fact of a replaced edition may have been restored. Raises `CorpusNotFound` or `ExternalIdNotFound`.
     """
     reading.require_corpus(session, corpus)
     chosen = select(DocumentRow.id).where(DocumentRow.corpus == corpus)
@@ -222,10 +222,10 @@ _ABOUT = DOCUMENT_COLUMNS[1:]
 
 
 def export_corpus(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
-    """Give the corpus's current documents in the order they came, each with its facts, corrections and deletions.
+    """Yield the current documents of a corpus in the order of ingest, with their facts, corrections and deletions.
 
-    With `live_only`, which training wants, each has only the live facts that the text still says. Erased facts are in
-    no export, since the text does not say them any more.
+    With `live_only`, for training, a document has only live facts whose value is the text of their span. Erased facts
+    are never exported, since their text is redacted.
     """
     facts = (
         select(_spans())
@@ -265,7 +265,7 @@ def _last_version() -> Any:
 
 
 def _said_answer() -> Any:
-    """Build an expression (SQL): the annotator's answer to the value in the text, also if that was edited."""
+    """Build an expression (SQL) for the answer that the annotator gave to the value in the text, before any edit."""
     since_said = (FactPastRow.fact_id == FactRow.id, FactPastRow.version >= FactRow.said_version)
     first = select(FactPastRow.answer).where(*since_said).order_by(FactPastRow.version).limit(1)
     changed = exists().where(*since_said).correlate(FactRow)
@@ -332,9 +332,7 @@ class StoredDocuments:
             return reading.document_text(session, document_id)
 
     def place(self, document_id: int) -> str | None:
-        """Give where a document was read: an address, or a file of the machine that read it; None where that is not
-        stored.
-        """
+        """Give the address that a document was read from, a page's or a file's; None if no address is stored."""
         with self.store.sessions() as session:
             return session.scalar(select(DocumentRow.uri).where(DocumentRow.id == document_id))
 
@@ -374,9 +372,9 @@ def _record(row: Row[Any]) -> DocumentRecord:
 
 @dataclass(frozen=True, slots=True)
 class SyncedFile:
-    """A file by its path below the folder, and the ids of its documents.
+    """A file of a synced folder: its path below the folder, and the external ids of its documents.
 
-    `digest` is of its bytes and how they were read; None where it has to be read again.
+    `digest` covers its bytes and how they were read. It is None if the next sync must read the file again.
     """
 
     path: str
@@ -394,14 +392,12 @@ def begin_sync(session: Session, corpus: str, path: str, documents: Collection[s
 
 
 def key_digests(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
-    """Key these digests with the secret of this database, so that nobody can guess erased files by them."""
+    """Key the digests of files, by path, with this database's secret, so that nobody can guess erased files by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}
 
 
 class DocumentStanding(StrEnum):
-    """Record whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or
-    address.
-    """
+    """The standing of a document in a corpus: `new`, `unchanged`, or `changed` (its text or metadata differ)."""
 
     new = "new"
     unchanged = "unchanged"
@@ -410,7 +406,7 @@ class DocumentStanding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DocumentStandings:
-    """Compares documents with the current ones of a corpus, without their facts."""
+    """Compares documents with the current ones of a corpus, by text and metadata and not by facts."""
 
     sessions: sessionmaker[Session]
     corpus: str
@@ -434,7 +430,7 @@ class DocumentStandings:
 
 
 def says_the_same(stored: str, text: str) -> bool:
-    """Say whether a stored text equals this one, apart from what was erased from it."""
+    """Say whether a stored text equals `text`, where a redaction mark in the stored one fits any character."""
     if stored == text or len(stored) != len(text):
         return stored == text
     return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

@@ -94,9 +94,9 @@ def insert_facts(
 def delete_facts(
     session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
 ) -> Edit:
-    """Delete live facts, all or none; raise an error that names those that are not live.
+    """Delete live facts, all or none. Raises `FactNotFound`, `FactErased` or `FactDeleted` with the ids concerned.
 
-    With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
+    With `abstain` their keys stay as tombstones: a query nearest to one gets no match instead of the runner-up.
     """
     wanted = storable_ids(fact_ids)
     pending, rows = audit.begin_change_with(session, actor, reason, _BEGIN_AND_END, {"fact_ids": wanted})
@@ -170,10 +170,7 @@ DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
 
 
 def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
-    """End the live ones among these facts at change `seq` and give their ids and values.
-
-    It is a part of a delete, and of an ingest that replaces a document.
-    """
+    """End the live ones among these facts at change `seq`, in a delete or an ingest; give their ids and values."""
     session.flush()
     return connection_of(session).execute(_END, {"fact_ids": list(fact_ids), "seq": seq}).fetchall()
 
@@ -185,10 +182,10 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
     refuse_erased(session, fact_ids)
     if live := [v.fact_id for v in versions if v.to_seq is None]:
         raise refusals.fact_not_deleted(live)
-    return reopen_fact(session, pending, versions)
+    return reopen_facts(session, pending, versions)
 
 
-def reopen_fact(
+def reopen_facts(
     session: Session,
     pending: audit.Pending,
     versions: Sequence[Row[Any]],
@@ -279,7 +276,7 @@ WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 
 
 def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> dict[str, str]:
-    """Set the reviews of facts, as of change `seq`; give those that differed, as the log keeps them."""
+    """Set the reviews of facts in change `seq`; give, by id as text, the former review of each fact that changed."""
     if not reviews:
         return {}
     values = {"ids": list(reviews), "reviews": list(reviews.values()), "seq": seq}
@@ -287,20 +284,20 @@ def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> di
 
 
 def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Accept what is proposed among facts that are edited, and give the part of the payload that says so."""
+    """Accept the proposed facts among edited facts; give the payload part with their former reviews."""
     session.flush()
     proposed = session.scalars(_PROPOSED, {"ids": list(fact_ids)}).all()
     return reviews_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
 
 
 def bring_back_reviews(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Give rejected facts the review they had before; give the part of the payload that says so."""
+    """Give rejected facts the review they had before; give the payload part with the replaced reviews."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
     return reviews_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
 
 
 def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """Give facts the reviews that an undone change's payload stores; give the part of the payload that says so.
+    """Set the reviews that an undone change's payload stores; give the payload part with the replaced reviews.
 
     Facts that somebody has judged since are included, as their texts go back too.
     """
@@ -309,7 +306,7 @@ def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[
 
 
 def reviews_payload(was: Mapping[str, str]) -> dict[str, Any]:
-    """Give the part of a change's payload that stores the reviews before it."""
+    """Give the part of a change's payload that stores the reviews before it; empty if no review changed."""
     return {"reviewed": dict(was)} if was else {}
 
 
@@ -328,7 +325,7 @@ LISTED = 10  # offsets of a text that is there more than once
 
 @dataclass(frozen=True, slots=True)
 class PlacedSpan:
-    """A free stretch of a current document: its offsets, its text, and the place by which an erasure knows it."""
+    """A free stretch of a current document: its offsets, its text, and its place as suppression compares it."""
 
     document_id: int
     start: int
@@ -337,16 +334,16 @@ class PlacedSpan:
     known_as: SpanPlace
 
     def require_not_erased(self, suppressor: Suppressor, question: str | None, outcome: str) -> None:
-        """Raise `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
+        """Raise `FactSuppressed` if a fact with this value and place or question was erased, unless that is allowed."""
         if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
             where = f"A fact at {self.start}:{self.end} of document {self.document_id}"
             raise refusals.fact_suppressed(where, outcome)
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> PlacedSpan:
-    """Find a stretch of a current document for a fact; it may overlap the fact `but`. The log must be locked.
+    """Find the stretch of a current document that `marking` names; of facts it may overlap only `but`.
 
-    Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
+    The log must be locked. Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
     """
     found = session.get(DocumentRow, document_id) if 0 < document_id <= MAX_ID else None
     if found is None:
@@ -382,7 +379,7 @@ def _span(document: DocumentRow, marking: Marking) -> Span:
             document.id, "give the offsets of its start and its end, or its exact text"
         )
     if start is None or end is None:
-        return _only(document, said or "")
+        return _only_span_of_text(document, said or "")
     if not 0 <= start < end <= len(document.text):
         cause = f"[{start}, {end}) is empty or outside the text of {len(document.text)} characters"
         raise refusals.invalid_span(document.id, cause)
@@ -391,8 +388,8 @@ def _span(document: DocumentRow, marking: Marking) -> Span:
     return start, end
 
 
-def _only(document: DocumentRow, said: str) -> Span:
-    """Give the one place where the document says this."""
+def _only_span_of_text(document: DocumentRow, said: str) -> Span:
+    """Give the only span whose text is `said`. Raises `InvalidSpan` if the document contains it never or twice."""
     at = document.text.find(said)
     starts: list[int] = []
     while at >= 0 and len(starts) <= LISTED:

@@ -85,8 +85,8 @@ class Facts:
     ) -> Edit:
         """Give a fact another value, another question, or both.
 
-        From the commit on every process answers with the value, and no longer by the question before. Where the
-        question changed, the next rekey makes its keys. Raises `FactChanged` where it has not this `version` any more.
+        From the commit on, every process answers with the new value, and no longer by the former question. After a new
+        question the next fill makes its keys. Raises `FactChanged` if the fact no longer has this `version`.
         """
         return self.edit_many([FactEdit(fact_id, value, question, version)], **how)
 
@@ -94,7 +94,7 @@ class Facts:
     def edit_many(self, fact_edits: Sequence[FactEdit], **how: Unpack[Editing]) -> Edit:
         """Edit each of these facts, in one change.
 
-        Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`, and `AnsweredAlready` where that makes a
+        Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`, and `AnsweredAlready` where an edit makes a
         contradiction, unless `anyway`.
         """
         _require_some(len(fact_edits))
@@ -114,7 +114,7 @@ class Facts:
     def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
         """Undo the edit of facts that is change `seq`, all of it or nothing.
 
-        Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
+        Raises `NoSuchChange`, or `NotUndoable` if one of its facts was edited since or the change is no edit of facts.
         """
         with self.store.edits.begin() as session:
             return versions.undo_change(session, seq, actor, reason)
@@ -123,14 +123,14 @@ class Facts:
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         """Delete facts, all or none; from the commit on no process answers with them.
 
-        With `abstain` a query that points at one of them gets no match instead of the runner-up.
+        With `abstain` a query whose nearest key is one of theirs gets no match instead of the runner-up.
         """
         with self.store.edits.begin() as session:
             return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
     @retry_on_contention
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        """Undo the delete or the rejection of facts, all or none; each has the review again that it had."""
+        """Undo the delete or the rejection of facts, all or none; each fact gets its former review back."""
         with self.store.edits.begin() as session:
             return edits.restore_facts(session, fact_ids, actor, reason)
 
@@ -148,12 +148,12 @@ class Facts:
         return [found[fact_id] for fact_id in fact_ids]
 
     def ids_of(self, corpus: str, external_ids: Sequence[str]) -> list[int]:
-        """Give the facts of the current documents of these external ids, also deleted ones."""
+        """Give the ids of all facts, also deleted ones, of the current documents with these external ids."""
         with self.store.sessions() as session:
             return reading.ids_of_sources(session, corpus, external_ids)
 
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
-        """Find facts, by id, by what value or question say literally."""
+        """List the facts that fit all filters of `FactsSought`, by id; `text` is matched literally."""
         with self.store.sessions() as session:
             return reading.list_facts(session, **sought)
 
@@ -162,8 +162,8 @@ class Facts:
     ) -> FactPage:
         """Search facts by a text in their values, questions, titles and sentences, and count them.
 
-        With `nearest`, ids in the order to give, those of them are given that fit; a lookup finds them by meaning.
-        Without `past` nothing is found by words of a text whose fact says them no more.
+        `nearest` are fact ids that a lookup found by meaning: those that fit the filters are given, in their order.
+        Without `past` no sentence is matched that overlaps the span of a deleted or corrected fact.
         """
         with self.store.sessions() as session:
             return search.search_facts(session, nearest=nearest, past=past, **sought)
@@ -178,7 +178,7 @@ class Facts:
         return found
 
     def every(self, corpus: str | None = None) -> Iterator[FactRecord]:
-        """Find all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""
+        """Yield all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""
         after = 0
         while page := self.find(corpus=corpus, after=after, limit=PAGE):
             yield from page
@@ -222,9 +222,9 @@ def remove_documents(
     reason: str,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit | None:
-    """Take these documents out of use, in one change, with all their facts. Their texts and facts stay, hidden.
+    """Take current documents out of use in one change, with all their facts. Their texts and facts stay, hidden.
 
-    Those that are not current are left alone; None where none is.
+    Documents that are not current are passed over. Gives None if no document is current.
     """
     pending = audit.begin_change(session, actor, reason)
     named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
@@ -250,6 +250,6 @@ def put_back_documents(
         return None
     fact_ids = session.scalars(_ITS_FACTS, {"ids": ids}).all()
     versions.make_current(session, ids)
-    return edits.reopen_fact(
+    return edits.reopen_facts(
         session, pending, edits.last_versions(session, fact_ids), {"corpus": corpus, "put_back": len(ids)}
     )

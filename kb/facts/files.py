@@ -2,8 +2,8 @@
 
 Edits and verdicts are CSV with a header, or a JSON object a line. An edit has fact_id, value and question; a field that
 is empty, null or left out stays as it is. A verdict has fact_id and verdict ("accept", "reject" or "propose"), and the
-version and the review that were judged, where they are known. Nothing is done where a row cannot be used, and each of
-these is named with its line.
+version and the review that were judged, where they are known. If any row cannot be used, nothing is done, and each such
+row is named with its line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """Record what a row would change of a fact. A value or a question that stays is None in both of its fields."""
+    """The change that a row makes to a fact. A value or a question that stays is None in both of its fields."""
 
     line: int
     fact_id: int
@@ -62,7 +62,7 @@ class BulkEdit:
 
 
 def plan_edits(text: str, show_many: Callable[[Sequence[int]], list[FactRecord]]) -> BulkEdit:
-    """Read the rows of a file and compares them with their facts, which `show_many` gives."""
+    """Read the edits in the rows of a file, and compare them with their facts, which `show_many` reads."""
     rows: dict[int, tuple[int, FactEdit]] = {}
     refused: list[RefusedRow] = []
     for line, row in rows_of(text):
@@ -110,7 +110,7 @@ def _edits(line: int, one: FactEdit, fact: FactRecord) -> Iterator[PlannedEdit]:
 
 
 def rows_of(text: str, columns: Sequence[str] = EDIT_COLUMNS) -> Iterator[tuple[int, Any]]:
-    """Give each row of a file with the line it begins in; a `ValueError` in the place of one that cannot be read."""
+    """Yield each row of a CSV or JSON Lines file with its first line; a `ValueError` in place of an unreadable row."""
     text = text.removeprefix("\ufeff")
     return _of_json(text) if text.lstrip().startswith("{") else _of_csv(text, columns)
 
@@ -151,7 +151,7 @@ def _of_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _fact_edit_of_row(row: Any) -> FactEdit:
-    """Read a row. Raises `ValueError` with the cause where it cannot be used."""
+    """Read the edit in a row. Raises `ValueError` with the cause if the row cannot be used."""
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, dict):
@@ -167,7 +167,7 @@ def _fact_edit_of_row(row: Any) -> FactEdit:
 
 
 def id_of(said: Any) -> int:
-    """Read the id of a fact. Raises `ValueError` where it is none."""
+    """Read a fact id from an integer or its digits. Raises `ValueError` for anything else."""
     if isinstance(said, str) and said.strip().isascii() and said.strip().isdecimal() and len(said) < 30:
         said = int(said)
     if type(said) is not int or not 0 < said <= MAX_ID:
@@ -212,7 +212,7 @@ def judge_named(fact_ids: Sequence[int], verdict: VerdictKind, show_many: ShowMa
 
 
 def read_verdicts(text: str, show_many: ShowMany) -> JudgedFile:
-    """Read the verdicts of a file; what they do not say they saw is the fact as it is now. Raises `FactNotFound`."""
+    """Read the verdicts of a file; a missing version or review is taken from the fact now. Raises `FactNotFound`."""
     rows: dict[int, _VerdictRow] = {}
     lines: dict[int, int] = {}
     refused: list[RefusedRow] = []
@@ -241,7 +241,7 @@ def _as_seen(rows: list[_VerdictRow], show_many: ShowMany) -> list[ReviewVerdict
 
 
 def _verdict_row(said: Any) -> _VerdictRow:
-    """Read a row. Raises `ValueError` with the cause where it cannot be used."""
+    """Read the verdict in a row. Raises `ValueError` with the cause if the row cannot be used."""
     if isinstance(said, ValueError):
         raise said
     if not isinstance(said, dict):
@@ -269,13 +269,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class SearchPart(Protocol):
-    """A search, of which a part is asked for."""
+    """A search that gives a page of its facts: at most `limit`, past the place `after`."""
 
     def __call__(self, *, after: int, limit: int) -> FactPage: ...
 
 
 def find_page_by_page(search: SearchPart) -> Iterator[FactFound]:
-    """Give all facts that a search finds."""
+    """Yield all facts that a search finds, by pages of `AT_ONCE` facts."""
     after: int | None = 0
     while after is not None:
         page = search(after=after, limit=AT_ONCE)
@@ -284,7 +284,7 @@ def find_page_by_page(search: SearchPart) -> Iterator[FactFound]:
 
 
 def csv_lines(facts: Iterable[FactFound]) -> Iterator[str]:
-    """Give the lines of a table of facts: its header, and one for each."""
+    """Yield the lines of a table of facts as CSV: the header, then one line for each fact."""
     yield _csv_line(TABLE_COLUMNS)
     for fact in facts:
         yield _csv_line(_csv_cells(fact))
@@ -297,7 +297,7 @@ def _csv_line(cells: Iterable[object]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    """Put an apostrophe before what a spreadsheet would compute."""
+    """Put an apostrophe before a text that a spreadsheet would compute as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 

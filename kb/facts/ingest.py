@@ -5,7 +5,7 @@ Under the lock each document is compared with what is stored:
 
 - unchanged (same digest of the whole record): counted, not written; its deleted facts stay deleted;
 - new: inserted; one that was removed is put back first, and then compared (`kb.facts.facts`);
-- changed: the document gets a new row; `kb.facts.ingest` says which facts it keeps.
+- changed: the document gets a new row; the comment "Editions" below says which facts it keeps.
 
 An ingest that was interrupted is resumed by ingesting the same file again: it passes over what is stored.
 """
@@ -29,7 +29,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import edits, pairs, sentences
 from colmlm.kb.facts.edits import accept_edited, end_facts
 from colmlm.kb.facts.facts import put_back_documents
-from colmlm.kb.facts.reading import is_stated_unchanged, keep_stated
+from colmlm.kb.facts.reading import kept_stated_facts, stated_proposed_facts
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class SoundDocuments:
-    """Give the sound documents of `parsed` in pieces, and collect the refusals of the others."""
+    """Gives the storable documents of `parsed` in pieces, and collects the refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -73,7 +73,7 @@ class SoundDocuments:
     _seen: set[str] = field(default_factory=set)
 
     def pieces(self, size: int) -> Iterator[list[AnnotatedDocument]]:
-        """Yield lists of at most `size` sound documents."""
+        """Yield lists of at most `size` storable documents."""
         documents = self._sound()
         while piece := list(islice(documents, size)):
             yield piece
@@ -125,7 +125,7 @@ class IngestRun:
         on_piece: Callable[[IngestReport], None] | None = None,
         before_piece: Callable[[], None] | None = None,
     ) -> IngestReport:
-        """Ingest every sound document of `parsed`; the report names those that were refused.
+        """Ingest every storable document of `parsed`; the report names the refused ones.
 
         `documents` and `facts` count what was inserted (for a replaced document, only its new facts). `on_document` is
         called with the number of documents read so far, `before_piece` before a piece is stored, and `on_piece` with a
@@ -151,24 +151,24 @@ class IngestRun:
                         finish(before)
                     if before_piece is not None:
                         before_piece()
-                    writing = writer.submit(copy_context().run, self._take, piece)
+                    writing = writer.submit(copy_context().run, self._store_piece, piece)
             finally:
                 if writing is not None:
                     finish(writing)
         if so_far[0].documents and not self.dry_run:
-            self._settle(max(so_far[0].facts, so_far[0].documents))
+            self._merge_words_and_analyze(max(so_far[0].facts, so_far[0].documents))
         return replace(
             so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
         )
 
-    def _settle(self, many: int) -> None:
+    def _merge_words_and_analyze(self, many: int) -> None:
         with self.sessions.begin() as session:
             sentences.merge_new_words(session)
             if many >= MANY_FACTS:
                 session.execute(_ANALYZE)
 
     @retry_on_contention
-    def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
+    def _store_piece(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
             report = ingest_documents(
                 session,
@@ -212,10 +212,10 @@ def ingest_documents(
     allow_erased: bool = False,
     generated: bool = False,
 ) -> IngestReport:
-    """Ingest documents that were checked, in one change. Does not commit.
+    """Ingest checked documents in one change; putting documents back and accepting facts are changes of their own.
 
-    Erased facts are left out and their text is redacted, unless `allow_erased` takes the erasure back. Where the
-    questions are `generated` the change says so.
+    Erased facts are left out and their text is redacted, unless `allow_erased` lifts their suppression. With
+    `generated` the facts are proposed, and the change says so. Does not commit.
     """
     suppressor = Suppressor(session, allow_erased=allow_erased)
     documents = [suppressor.apply(document, corpus)[0] for document in documents]
@@ -263,7 +263,7 @@ def ingest_documents(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= accept_edited(session, keep_stated(taken), pending.seq)
+            payload |= accept_edited(session, kept_stated_facts(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -271,7 +271,7 @@ def ingest_documents(
         seq = audit.append_change(
             session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
         )
-    if not generated and (fact_ids := is_stated_unchanged(session, unchanged)):
+    if not generated and (fact_ids := stated_proposed_facts(session, unchanged)):
         accepting = audit.begin_change(session, actor, reason) if taken else pending
         accepted = accept_edited(session, fact_ids, accepting.seq)
         seq = edits.append_edit(session, accepting, "accept", fact_ids, accepted).seq
@@ -305,12 +305,12 @@ def record_seen(session: Session, document_ids: Sequence[int]) -> None:
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
-    """Pair the documents with their digests, which are made here, after redaction."""
+    """Pair each document with its digests, which are computed after its redaction."""
     return [IncomingDocument(document, *document_digests(document)) for document in documents]
 
 
 def _current_documents(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
-    """Give the id and record digest of the current documents among these external ids."""
+    """Give, by external id, the id and record digest of the current documents among these external ids."""
     statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.record_sha256).where(
         DocumentRow.corpus == corpus,
         DocumentRow.external_id == func.any(external_ids),
@@ -328,7 +328,7 @@ def _write(
     *,
     proposed: bool,
 ) -> tuple[ReplacedDocuments, list[int | None], int]:
-    """Insert these documents; give what they replaced, and the first id, last id and number of the new facts."""
+    """Insert these documents; give what they replaced, the first and last id of the new facts, and their number."""
     document_id = reserve_ids(session, "document_id_seq", len(rows))
     for offset, row in enumerate(rows):
         row.document_id = document_id + offset
@@ -480,7 +480,7 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 @dataclass(frozen=True, slots=True)
 class ReplacedDocuments:
-    """The effect of replaced documents on facts: which were deleted or kept, and which keys were dropped."""
+    """The effect of replaced documents on facts: the ids deleted (`gone`) and kept, and the ids of dropped keys."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
@@ -491,7 +491,7 @@ class ReplacedDocuments:
 def replace_documents(
     session: Session, changed: Mapping[int, IncomingDocument], seq: int
 ) -> ReplacedDocuments:
-    """Mark the old rows of changed documents, given by old id, as replaced, and note the facts that are kept.
+    """Mark changed documents, given by old id, as replaced; delete lost facts and stale keys, and note the kept facts.
 
     The caller inserts the new rows afterwards and then calls `move_kept_facts`: two current rows would clash.
     """
@@ -511,7 +511,7 @@ def replace_documents(
 
 
 def move_kept_facts(session: Session, replaced: ReplacedDocuments) -> ReplacedDocuments:
-    """Move the kept facts to the new rows of their documents."""
+    """Move the kept facts to the new rows of their documents; give `replaced` with their ids."""
     moved = _run(session, _MOVE_KEPT).all()
     _run(session, _UNSTAGE)
     kept = tuple(sorted(row.id for row in moved))

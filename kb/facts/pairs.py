@@ -5,12 +5,10 @@ Two facts ask the same where their questions have the same words, whatever their
 some wording (`kb.texts.alike`), and else they contradict. A fact is paired with ten others at most, the oldest.
 
 Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.searched`). A
-frame that more than eleven facts share is a form of words and pairs none; what fewer of them had is dropped. Such a
-pair has the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the
-view `fact_yield`).
+frame that more than eleven facts share pairs none, and its former pairs are deleted. A pair by frame has the score 1:
+it is listed, but it refuses no edit, and neither fact yields to the other (the view `fact_yield`).
 
-Every edit holds the log's lock when it calls `keep_pairs`, so of two at once the second sees what the first has
-added. The functions take the session first and never commit.
+`keep_pairs` runs under the log's lock, so of two edits the second sees the pairs of the first. Nothing here commits.
 """
 
 from __future__ import annotations
@@ -164,7 +162,7 @@ _NAMES = [field.name for field in fields(KeptPair)]
 
 
 def says_the_same(value: str, other: str) -> bool:
-    """Say whether one of two values says the other in some wording, be it within a longer one."""
+    """Say whether one of two values contains the other in some wording (`kb.texts.alike`)."""
     return (
         value == other
         or compare_wording(value, other) is not None
@@ -173,15 +171,15 @@ def says_the_same(value: str, other: str) -> bool:
 
 
 def is_same(value: str, other: str) -> bool:
-    """Compare two values as wholes: neither says more than the other, apart from articles and forms of numbers."""
+    """Say whether two values have the same terms, in any order, apart from articles and forms of numbers."""
     return value == other or (bool(terms_of(value)) and sorted(terms_of(value)) == sorted(terms_of(other)))
 
 
 def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
-    """Keep the pairs of edited facts, and give the other facts whose values are those of one of these.
+    """Store the pairs of edited facts with other live facts, and give the ids of other facts with the same value.
 
-    A scoped caller is neither told of facts in other corpora nor refused for them. Raises `AnsweredAlready` for a
-    contradiction that was not there before the edit, unless `anyway`.
+    Pairs outside a caller's scope are stored silently. Raises `AnsweredAlready` for a new contradiction unless
+    `anyway`.
     """
     rows, pairs = _find_pairs(session, _WITH_IDS, ids=list(fact_ids))
     if not pairs:
@@ -189,7 +187,7 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
     edited = set(fact_ids)
     rows = [row for row in rows if is_in_scope(row.corpus, row.other_corpus)]
     told = [pair for pair in pairs if is_in_scope(pair.corpus, pair.other_corpus)]
-    if not anyway and (new := _new(session, told, edited)):
+    if not anyway and (new := _new_contradictions(session, told, edited)):
         said = {row.other_id: row.other_value for row in rows} | {row.fact_id: row.value for row in rows}
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
         raise refusals.answered_already(others, said[others[0]] if others else "")
@@ -205,7 +203,7 @@ class PairCounts(NamedTuple):
 
 
 def store_pairs_of_range(session: Session, first: int, last: int) -> PairCounts:
-    """Store the pairs of the facts with these ids and those between, and count those that the caller may see."""
+    """Store the pairs of the facts with ids `first` to `last`, and count the pairs in the caller's scope."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
@@ -215,7 +213,7 @@ def store_pairs_of_range(session: Session, first: int, last: int) -> PairCounts:
 
 
 def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
-    """Keep these pairs, in the order of their facts, so that two that do it at once do not wait for each other."""
+    """Store these pairs in the order of their fact ids, so that two transactions cannot block each other."""
     if pairs:
         ordered = sorted(pairs, key=lambda pair: (pair.fact_id, pair.other_id))
         session.execute(_KEEP, {name: [getattr(pair, name) for pair in ordered] for name in _NAMES})
@@ -223,14 +221,14 @@ def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
 
 def fill_frames(session: Session, first: int, last: int) -> None:
     """Compute the frames (`kb.texts.searched.frame_of`) of the facts from id `first` to `last` that have none."""
-    _fill_frames(session, _IN_RANGE, first=first, last=last)
+    _fill_frames_where(session, _IN_RANGE, first=first, last=last)
 
 
 _WITH_IDS, _IN_RANGE = "f.id = ANY(:ids)", "f.id BETWEEN :first AND :last"
 
 
-def _fill_frames(session: Session, which: str, **given: Any) -> None:
-    rows = session.execute(text(_UNFRAMED.replace(_WITH_IDS, which)), given).all()
+def _fill_frames_where(session: Session, where: str, **given: Any) -> None:
+    rows = session.execute(text(_UNFRAMED.replace(_WITH_IDS, where)), given).all()
     frames: dict[int, int] = {}
     for document_id, facts in groupby(rows, key=attrgetter("document_id")):
         said: str = session.execute(_TEXT, {"document_id": document_id}).scalar_one()
@@ -240,22 +238,22 @@ def _fill_frames(session: Session, which: str, **given: Any) -> None:
         session.execute(_SET_FRAMES, {"ids": list(frames), "frames": list(frames.values())})
 
 
-def _find_pairs(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
-    """Find the pairs of some facts by their questions and then by their frames; give the rows, too.
+def _find_pairs(session: Session, where: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
+    """Find the pairs of the facts that `where` (SQL) selects, by questions and by frames; give the rows, too.
 
-    It drops those of their pairs by sentence that hold no more.
+    It first fills missing frames and deletes stored pairs by sentence that no longer apply.
     """
-    _fill_frames(session, which, **given)
-    session.execute(text(_DROP.replace(_WITH_IDS, which)), given)
+    _fill_frames_where(session, where, **given)
+    session.execute(text(_DROP.replace(_WITH_IDS, where)), given)
     asked, framed = (
-        session.execute(text(sql.replace(_WITH_IDS, which)), given).all() for sql in (_BY_QUESTION, _BY_FRAME)
+        session.execute(text(sql.replace(_WITH_IDS, where)), given).all() for sql in (_BY_QUESTION, _BY_FRAME)
     )
     seen: set[tuple[int, int]] = set()
     return [*asked, *framed], [*_new_pairs(asked, seen, None), *_new_pairs(framed, seen, 1.0)]
 
 
 def _new_pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None) -> Iterator[KeptPair]:
-    """Yield each pair once, though both of its facts may have been asked for."""
+    """Yield the pair of each row, the older fact first, unless it is in `seen`; adds it to `seen`."""
     for row in rows:
         facts = (
             (row.fact_id, row.version, row.given_seq, row.corpus),
@@ -270,8 +268,10 @@ def _new_pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | N
             )  # fmt: skip
 
 
-def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -> list[KeptPair]:
-    """Give those pairs that answer one question otherwise and did not before these facts were edited."""
+def _new_contradictions(
+    session: Session, pairs: Sequence[KeptPair], edited: Collection[int]
+) -> list[KeptPair]:
+    """Give the contradictions by question among `pairs` that did not exist before these facts were edited."""
     against = [pair for pair in pairs if not pair.same_value and pair.score is None]
     sought = {"facts": [pair.fact_id for pair in against], "others": [pair.other_id for pair in against]}
     known = {tuple(row) for row in session.execute(_KNOWN, sought)} if against else set()
@@ -289,7 +289,7 @@ def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -
 
 
 def compare_redacted(session: Session, document_ids: Sequence[int]) -> None:
-    """Drop the pairs of facts whose sentences were redacted in these documents."""
+    """Find the pairs of facts whose sentences were redacted in these documents; drop those that no longer apply."""
     of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
     reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
     if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():

@@ -1,7 +1,7 @@
 """Reads facts, documents and corpora from the database. The functions take the session first.
 
-A corpus comes in few ingests, so its documents lie close together, and so do their sentences and facts. Told between
-which ids, the server leaves out by an index what other corpora say with a word, where it would read all of that.
+A corpus comes in few ingests, so its documents lie close together, and so do their sentences and facts. Given the
+ranges of their ids, the server uses an index to skip the matches of other corpora, which it would read otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _statement() -> Select[*tuple[Any, ...]]:
 
 
 def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-    """Give these facts by id; unknown ids are left out."""
+    """Give these facts by id; ids that no fact has are left out."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
     rows = session.execute(_statement().where(FactRow.id == func.any(storable)))
     return {record.fact_id: record for record in map(_record, rows)}
@@ -66,8 +66,8 @@ def get_fact(session: Session, fact_id: int) -> FactRecord:
     return record
 
 
-def says_text(text: str) -> ColumnElement[bool]:
-    """Give whether value or question of a fact hold a text, literally and in either case."""
+def text_condition(text: str) -> ColumnElement[bool]:
+    """Give a condition (SQL): value or question of a fact contains the text, literally and in either case."""
     return or_(
         FactVersionRow.value.icontains(text, autoescape=True),
         FactRow.question.icontains(text, autoescape=True),
@@ -92,7 +92,7 @@ def list_facts(
     if document_id is not None:
         statement = statement.where(FactRow.document_id == document_id)
     if text:
-        statement = statement.where(says_text(text))
+        statement = statement.where(text_condition(text))
     if deleted is not None:
         statement = statement.where(
             FactRow.deleted_seq.is_not(None) if deleted else FactRow.deleted_seq.is_(None)
@@ -153,10 +153,10 @@ ORDER BY v.fact_id, v.version
 
 @dataclass(frozen=True, slots=True)
 class VersionOrigin:
-    """Tell where a version of a fact comes from: the change that gave its value, and its place in a document.
+    """The origin of a version of a fact: the change that gave its value, and its place in a document.
 
-    `document_says` is the text there, where the value is another one: somebody entered it. `around` is that place with
-    the text on either side, which begins `start` characters before it. Without a place all of these are None.
+    `document_says` is the text of the span if the value differs from it, because somebody entered it. `around` is the
+    span with the text on either side; the span begins at `start` in it. Without a place these and `source` are None.
     """
 
     version: int
@@ -176,7 +176,7 @@ class VersionOrigin:
 def version_origins(
     session: Session, versions: Iterable[tuple[int, int | None]]
 ) -> dict[tuple[int, int], VersionOrigin]:
-    """Give the origins of these versions of facts, by fact and version; of every version where that is None."""
+    """Give the origins of versions, by fact id and version; a version None stands for all of its fact."""
     asked = sorted(set(versions), key=str)
     given = {
         "ids": [fact for fact, _ in asked],
@@ -211,7 +211,7 @@ def document_text(session: Session, document_id: int) -> str:
 
 
 def ids_of_sources(session: Session, corpus: str, external_ids: Sequence[str]) -> list[int]:
-    """Give the facts of the current documents of these external ids, also deleted ones."""
+    """Give the ids of all facts, also deleted ones, of the current documents with these external ids."""
     of_sources = DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids))
     statement = select(FactRow.id).join(DocumentRow, DocumentRow.id == FactRow.document_id)
     current = statement.where(*of_sources, DocumentRow.replaced_seq.is_(None))
@@ -263,8 +263,8 @@ def list_corpora(session: Session) -> list[CorpusStats]:
     ]
 
 
-def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
-    """Give the facts that newer texts of documents keep since the file marks them."""
+def kept_stated_facts(taken: Iterable[IncomingDocument]) -> list[int]:
+    """Give the ids of kept facts that the newer records of these documents mark, other than as proposed."""
     return [
         fact_id
         for row in taken
@@ -273,8 +273,8 @@ def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
     ]
 
 
-def is_stated_unchanged(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
-    """Give the proposed facts of documents, by their ids, that the same record states and nobody has edited."""
+def stated_proposed_facts(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
+    """Give the ids of proposed facts that the unchanged records of these documents state and nobody edited."""
     said: dict[tuple[int | None, ...], tuple[str, str | None]] = {
         (document_id, span.start, span.end): (span.value, span.question)
         for document_id, row in documents.items()
@@ -303,7 +303,7 @@ _LAST = text("SELECT max(id) FROM document WHERE corpus = :corpus")
 
 
 def stretches_of(session: Session, corpus: str) -> Stretches:
-    """Give up to eight stretches, in order, that hold the ids of a corpus's documents, and of others between them."""
+    """Give up to eight ranges of document ids, in order, that cover a corpus; other corpora's ids may be within."""
     edges = sorted(
         (row.id, row.before)
         for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})
@@ -314,6 +314,6 @@ def stretches_of(session: Session, corpus: str) -> Stretches:
     return [(first, last) for (first, _), last in zip(edges, ends, strict=True)]
 
 
-def lies_in(stretches: Stretches, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-    """Give whether an id of a document lies in one of the stretches."""
+def stretches_condition(stretches: Stretches, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Give a condition (SQL): the document id in the column lies in one of these ranges."""
     return or_(*(column.between(first, last) for first, last in stretches))

@@ -25,7 +25,7 @@ class ReviewVerdict:
     review: Review = "proposed"
 
     def fits(self, version: int, review: Review, *, live: bool) -> bool:
-        """Say whether a fact like this is as it was judged, and not yet as the verdict would have it."""
+        """Say whether a fact in this state is as it was judged, and does not have the verdict's review already."""
         return live and (version, review) == (self.version, self.review) and review != OUTCOMES[self.verdict]
 
 
@@ -44,9 +44,7 @@ class SettledBefore:
 
 @dataclass(frozen=True, slots=True)
 class ReviewResult:
-    """Record what became of verdicts: their changes, the facts they settled, and those that others had settled
-    `before`.
-    """
+    """The result of verdicts: their changes, the facts settled, and those that others had settled `before`."""
 
     seqs: tuple[int, ...]
     fact_ids: tuple[int, ...]
@@ -67,7 +65,7 @@ Place = Literal["value", "question", "title", "text"]
 
 
 class FactsSought(TypedDict, total=False):
-    """Choose which facts to list: those that fit everything given, past the id `after`, at most `limit` of them.
+    """The filters of a list of facts, all of which a fact must fit, and its page: at most `limit` past the id `after`.
 
     `text` is searched for literally, without wildcards, in value and question. `deleted` facts are listed where it is
     true, live ones where it is false or left out, both where it is None.
@@ -82,7 +80,7 @@ class FactsSought(TypedDict, total=False):
 
 
 class FactFilters(TypedDict, total=False):
-    """Choose which facts fit: those that fit everything given.
+    """The filters of a search for facts: a fact must fit every filter that is given.
 
     `state` is "live" where it is left out; "deleted" facts may be erased. `actor`, `kind`, `since` and `until` (not
     before, not after) describe one change of the log that added or edited the fact. Rejected facts are deleted ones.
@@ -99,12 +97,12 @@ class FactFilters(TypedDict, total=False):
 
 
 class FactSearch(FactFilters, total=False):
-    """Choose what to search facts for, in which order, and which part of what is found.
+    """The text and filters of a search for facts, the order, and the page to give.
 
-    Each word of `text` is in the value or in the question, where short words are sought at the beginnings of words, or
-    each is in the sentence or title that the fact comes from, in any form. With `literally` the text as it stands is in
-    value or question. Best first are facts whose value is the text, whose value holds it, whose question holds it, and
-    then those with its words. Without a text, "best" is "id".
+    All words of `text` are in the value or all in the question, where words of three letters or more also match the
+    beginnings of longer ones; or all are in the fact's sentence or its document's title, in any form. With `literally`,
+    value or question contains the text as it is. The order "best" begins with values that equal the text, then values
+    and then questions that contain it, then matches by words. Without a text, "best" is "id".
 
     `after` is the `next_after` of the page before.
     """
@@ -117,13 +115,13 @@ class FactSearch(FactFilters, total=False):
 
 
 class Admitting(OnRecord, total=False):
-    """Choose how facts are taken in: also those that were erased before, where `allow_erased`."""
+    """Options of adding facts: with `allow_erased` also facts that were erased before."""
 
     allow_erased: bool
 
 
 class Contradicting(Admitting, total=False):
-    """Choose how a fact is added or moved: with `anyway` also where another fact answers its question otherwise."""
+    """Options of adding or moving a fact: with `anyway` also where another fact answers its question otherwise."""
 
     anyway: bool
 
@@ -135,36 +133,33 @@ class Editing(OnRecord, total=False):
 
 
 class EditingOne(Editing, total=False):
-    """Choose how one fact is edited: to another `question`, and only while it has this `version`, where given."""
+    """Options of editing one fact: the new `question`, and the `version` that the fact must have, where given."""
 
     question: str | None
     version: int | None
 
 
 class Addition(Contradicting, total=False):
-    """Choose how one fact is added, also with the annotator's `answer`."""
+    """Options of adding one fact: also the annotator's `answer`."""
 
     answer: str | None
 
 
 class Proposing(Addition, total=False):
-    """Choose how one fact is added by question and value: where `proposed`, for somebody to accept or reject."""
+    """Options of adding one fact by question and value: a `proposed` fact is for somebody to accept or reject."""
 
     proposed: bool
 
 
 class Moving(Contradicting, total=False):
-    """Choose how the span of a fact is moved: where a `version` is given, only while the fact has that version.
-
-    With a `question` the fact answers that from then on.
-    """
+    """Options of moving the span of a fact: its new `question`, and the `version` that it must have, where given."""
 
     question: str | None
     version: int | None
 
 
 class MarkedAddition(Addition, total=False):
-    """Choose how a fact is added to a document, also with the `question` that it answers."""
+    """Options of adding a fact to a document: also the `question` that it answers."""
 
     question: str | None
 
@@ -178,7 +173,7 @@ class Marking(TypedDict, total=False):
 
 
 class Ingesting(Admitting, total=False):
-    """Choose how a corpus is ingested: `commit_every` documents in one change (None: as many as is usual).
+    """Options of an ingest: the number of documents in one change, `commit_every` (None: the default).
 
     A `dry_run` is rolled back.
     """
@@ -188,7 +183,7 @@ class Ingesting(Admitting, total=False):
 
 
 class Mentioning(OnRecord, total=False):
-    """Choose how facts are erased: `mentions` says where else their values are redacted."""
+    """Options of erasing facts: `mentions` says where else their values are redacted."""
 
     mentions: Mentioned
 
@@ -205,9 +200,9 @@ class FactDraft:
 
 @dataclass(frozen=True, slots=True)
 class FactEdit:
-    """Record what one of many edits gives a fact. None leaves the value, or the question, as it is.
+    """One edit of a batch: the new value and question of a fact, where None leaves either as it is.
 
-    With a `version` it is for that version alone.
+    With a `version` it is refused if the fact has another version.
     """
 
     fact_id: int
@@ -218,10 +213,10 @@ class FactEdit:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Record what an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
+    """The result of an edit: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
 
-    Where not all are `keyed`, lookups find the others after the next rekey. `also_said_by` are other facts with
-    the same value, for the same question or in the same sentence.
+    If not all are `keyed`, lookups find the others after the next fill. `also_said_by` are other facts with the same
+    value, for the same question or in the same sentence.
     """
 
     seq: int
@@ -233,7 +228,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class SuppressedSpan:
-    """A span that an ingest left out and redacted, since it says an erased fact."""
+    """A span that an ingest left out and redacted, since its fact was erased before."""
 
     document: str
     start: int
@@ -268,7 +263,7 @@ class IngestReport:
 
 
 def address_of(uri: str | None) -> str | None:
-    """Drop the path of a file on this machine, which tells readers of a server where it keeps what."""
+    """Give an address, or None for a file's, whose path would show readers where this machine keeps it."""
     return None if uri is not None and uri.casefold().startswith("file:") else uri
 
 
@@ -359,10 +354,10 @@ class FactFound(FactRecord):
 
 @dataclass(frozen=True, slots=True)
 class FactPage:
-    """A part of the facts that a search found, and how many there are in `total`.
+    """A page of the facts that a search found, and the number of all in `total`.
 
-    They are not counted beyond 10,000, and by a text neither counted nor given beyond 2,000; `is_exact` is false then.
-    `next_after` is None at the end.
+    Counting stops at 10,000 facts. A search by a text counts and gives at most 2,000. `is_exact` is false if there are
+    more. `next_after` is None on the last page.
     """
 
     facts: tuple[FactFound, ...]
@@ -413,7 +408,7 @@ Staleness = Literal["replaced", "corrected-before"]
 
 
 class ComparedPart(TypedDict, total=False):
-    """Choose which part of a list to give: of a corpus, past the number `after`, at most `limit`."""
+    """The part of a list to give: of one corpus, past the id `after`, at most `limit` entries."""
 
     corpus: str | None
     after: int
@@ -421,7 +416,7 @@ class ComparedPart(TypedDict, total=False):
 
 
 class PairsSought(ComparedPart, total=False):
-    """Choose which pairs to list: where `noted`, the contradictions of which somebody said that both are right."""
+    """The pairs to list: with `noted` those that somebody noted as both right, else the others."""
 
     noted: bool
 
@@ -444,7 +439,7 @@ class FactPair:
 
 @dataclass(frozen=True, slots=True)
 class PairPage:
-    """A part of a list of pairs. They are not counted beyond 10,000; `is_exact` is false where there are more."""
+    """A page of a list of pairs. Counting stops at 10,000; `is_exact` is false if there are more."""
 
     pairs: tuple[FactPair, ...]
     total: int
@@ -461,7 +456,7 @@ class StaleFact(FactRecord):
 
 @dataclass(frozen=True, slots=True)
 class StalePage:
-    """A part of the list of stale facts, counted as pairs are."""
+    """A page of the list of stale facts, counted as in a `PairPage`."""
 
     facts: tuple[StaleFact, ...]
     total: int

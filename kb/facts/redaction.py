@@ -1,8 +1,8 @@
 """Redaction: puts one U+2588 in place of each character that was erased, so that every other offset stays right.
 
 The functions take the session first and never commit. They redact documents, which hold the texts of facts;
-`kb.removal.quotations` redacts what quotes them. What a hold keeps is not redacted: who destroys a text asks first,
-under the lock of the change log, so that a hold comes before or after it (`require_unheld`, `held_documents`).
+`kb.removal.quotations` redacts what quotes them. Held texts are not redacted: a caller checks for holds under the lock
+of the change log, so that no hold comes between check and redaction (`require_unheld`, `held_documents`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CONTEXT = 20  # characters on either side of a span that must match to find it i
 
 
 def as_mentioned(kept: object) -> Mentioned | None:
-    """Read a stored choice of mentions; give None for none or an unknown one."""
+    """Read a stored choice of `mentions`; give None if it is missing or unknown."""
     return next((known for known in MENTIONED if known == kept), None)
 
 
 def check_mentioned(asked: str) -> None:
-    """Raise `InvalidValue` unless this is a known choice of mentions."""
+    """Raise `InvalidValue` unless `asked` is one of `MENTIONED`."""
     if as_mentioned(asked) is None:
         raise InvalidValue("choice of mentions", f"it is not one of {', '.join(MENTIONED)}")
 
@@ -59,8 +59,8 @@ def check_mentioned(asked: str) -> None:
 class ErasureTarget:
     """A fact to erase, with every text it has. `text` and `spans` are its document's: the text and all fact spans.
 
-    `former` is the fact as it asked and stood before it was mended, with the same values. A fact of a release has no
-    document here that says it, and as `start` its number in the sample of this external id.
+    `former` are its earlier states, with another question or place and the same values. A fact of a release has no
+    `document_id`; its `external_id` is that of its sample, and `start` its number there.
     """
 
     fact_id: int
@@ -78,7 +78,7 @@ class ErasureTarget:
 
     @property
     def states(self) -> tuple[ErasureTarget, ...]:
-        """The fact as it is, then as it was."""
+        """The present state of the fact, then its former ones."""
         return self, *self.former
 
     @property
@@ -88,10 +88,10 @@ class ErasureTarget:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The marks that replace the value of each version: as many as its span has characters, where that says it.
+        """The marks that replace the value of each version: one for each character, if a document has the value.
 
-        A value that somebody entered gets at least one more, and another number than the value before it. So a trace
-        still tells which change gave a value, and that the document said another, and nobody learns its length.
+        A value that somebody entered gets more marks than its span has, and another number than the value before it. So
+        a trace still shows which change gave a value and that the document had another, and nobody learns its length.
         """
         quoted = {
             state.text[state.start : state.end] for state in self.states if state.document_id is not None
@@ -110,13 +110,13 @@ class ErasureTarget:
 
     @property
     def strings(self) -> tuple[str, ...]:
-        """Every text of this fact, each once."""
+        """The values, questions and answers of all states of this fact, each once."""
         asked = (said for state in self.states for said in (state.question, state.answer))
         return tuple(dict.fromkeys(filter(None, (*self.values, *asked))))
 
 
 def strings_of(targets: Iterable[ErasureTarget]) -> set[str]:
-    """Give every text of these facts."""
+    """Give the values, questions and answers of these facts."""
     return {string for target in targets for string in target.strings}
 
 
@@ -148,7 +148,7 @@ def redact_json(value: Any, finder: Finder) -> Any:
 
 
 class BlankedStretch(NamedTuple):
-    """A stretch of a value that is blanked: the number of the string within the value, and where it is in that."""
+    """A stretch of a JSON value to redact: the number of the string in the value, and the offsets in that string."""
 
     part: int
     start: int
@@ -156,7 +156,7 @@ class BlankedStretch(NamedTuple):
 
 
 def blank_value(value: Any, stretches: Collection[BlankedStretch], *, keep_blanks: bool = False) -> Any:
-    """Give the value with these stretches blanked; with `keep_blanks` without the blanks between words."""
+    """Give the JSON value with these stretches redacted; with `keep_blanks` their white space stays."""
     by_part, number = defaultdict[int, list[BlankedStretch]](list), count()
     for one in stretches:
         by_part[one.part].append(one)
@@ -177,9 +177,9 @@ def blank_value(value: Any, stretches: Collection[BlankedStretch], *, keep_blank
 
 @dataclass(frozen=True, slots=True)
 class NamePlace:
-    """A column of a row that names a person, with what to blank; of the table "fact" it is a whole fact with all texts.
+    """A stored value that names a person: table, column, row and stretches to redact. Table "fact" means a whole fact.
 
-    `digest` is a keyed one of the value as it was found.
+    `digest` is the keyed digest of the value as it was found.
     """
 
     table: str
@@ -224,12 +224,12 @@ _HELD = {
 
 
 def held_documents(session: Session, document_ids: Collection[int]) -> dict[int, list[int]]:
-    """Give those of these documents that are held, each with its holds. It counts once the log is locked."""
+    """Give the ids of these documents that are held, each with its holds; valid while the log's lock is held."""
     return _holds(session, "document", document_ids)
 
 
 def held_facts(session: Session, fact_ids: Collection[int]) -> dict[int, list[int]]:
-    """Give those of these facts that are held, each with its holds. It counts once the log is locked."""
+    """Give the ids of these facts that are held, each with its holds; valid while the log's lock is held."""
     return _holds(session, "fact", fact_ids)
 
 
@@ -241,7 +241,7 @@ def _holds(session: Session, what: str, ids: Collection[int]) -> dict[int, list[
 
 
 def require_unheld(session: Session, fact_ids: Collection[int], document_ids: Collection[int] = ()) -> None:
-    """Raise `HoldStands` where one of these is held. It counts once the log is locked."""
+    """Raise `HoldStands` if one of these facts or documents is held; valid while the log's lock is held."""
     for what, found in (
         ("fact", held_facts(session, fact_ids)),
         ("document", held_documents(session, document_ids)),
@@ -251,7 +251,7 @@ def require_unheld(session: Session, fact_ids: Collection[int], document_ids: Co
 
 
 class FormerText(NamedTuple):
-    """A document's text before a redaction: its `text_digest`, and whether an earlier one had marked it already."""
+    """A document's text before a redaction: its `text_digest`, and whether it had redaction marks already."""
 
     digest: bytes
     is_marked: bool
@@ -267,11 +267,11 @@ def redact_documents(
     mentions: Mentioned = "same-document",
     former: dict[int, FormerText] | None = None,
 ) -> tuple[list[int], dict[int, list[int]]]:
-    """Redact the facts in their documents, replaced ones too, and give the ids of the rows that changed.
+    """Redact facts in all editions of their documents; give the ids of the changed rows, and the held documents.
 
     It also redacts mentions: the facts' values elsewhere in these texts, in the licence and the revision of these
-    documents, or with "all" in those of every document. The spans of other facts stay. Documents of others that are
-    held stay whole; they are given beside, each with its holds. `former` takes the texts that change, by document.
+    documents, or with "all" in those of every document. The spans of other facts stay. Held documents of others stay
+    whole; they are given by id with their holds. `former` gets the `FormerText` of each text that changes, by document.
     """
     by_source: dict[tuple[str, str], list[ErasureTarget]] = {}
     for target in targets:
@@ -309,7 +309,7 @@ def erase_documents(
 ) -> None:
     """Redact all of the text of these documents, and what is stored about them, as part of change `seq`.
 
-    They are taken out of use. Their facts must be erased in the same change. `former` takes their texts, by document.
+    They are taken out of use. Their facts must be erased in the same change. `former` gets their texts, by document.
     """
     former = {} if former is None else former
     rows = select(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
@@ -329,7 +329,7 @@ def erase_documents(
 def _redact_mentions(
     session: Session, targets: Sequence[ErasureTarget], erased: list[int], former: dict[int, FormerText]
 ) -> tuple[dict[int, bool], dict[int, list[int]]]:
-    """Redact the values in every document but those that are held, which are given with their holds."""
+    """Redact the values in every document without a hold; give the changed ones, and the held ones with holds."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
     columns = columns_of(DocumentRow, ERASED_BY_REDACTION)
@@ -348,7 +348,7 @@ def _redact_mentions(
 
 
 def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
-    """Redact what is stored about the document of an erased fact, in all its editions, and yield the changed ones."""
+    """Redact what `said` finds in the metadata of a fact's document, in all its editions; yield the ids changed."""
     document = aliased(DocumentRow)
     source = select(document.corpus, document.external_id).join(FactRow, FactRow.document_id == document.id)
     of_source = tuple_(DocumentRow.corpus, DocumentRow.external_id).in_(source.where(FactRow.id == fact_id))
@@ -368,9 +368,9 @@ def _redact_document(
     erased: list[int],
     former: dict[int, FormerText],
 ) -> dict[int, bool]:
-    """Redact these spans of a document's text, and in what is stored about it what `said` finds.
+    """Redact the spans that `spans_in` gives in a document's text, and what `said` finds in its metadata.
 
-    Gives its id, and whether its text changed, unless nothing did. `former` takes a text that changes, as it was first.
+    Gives its id, and whether its text changed; empty if nothing changed. `former` gets the `FormerText` of the text.
     """
     staying = _facts_of(session, row.id, erased)
     redacted = redacted_columns(row, ABOUT, said)
@@ -389,9 +389,9 @@ def store_redacted(
     erased: Sequence[int],
     former: dict[int, FormerText],
 ) -> None:
-    """Store redacted columns of a document, with digests of what it says now and of its facts but the erased ones.
+    """Store redacted columns of a document, and new digests of its text and its record without the erased facts.
 
-    `former` takes a text that changes, as it was first.
+    `former` gets the `FormerText` of a text that changes, if it has none of this document.
     """
     if values.get("text", row.text) != row.text:
         former.setdefault(row.id, FormerText.of_text(row.text))
@@ -408,7 +408,7 @@ def store_redacted(
 def _spans_in(
     row: DocumentRow, targets: Sequence[ErasureTarget], said: Phrases, apart_from: Sequence[Span]
 ) -> list[Span]:
-    """Find the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
+    """Find the spans of the targets in one edition of their document, and their mentions, which `said` finds."""
     found = [span for target in targets for span in _find_span(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
     found += spans_apart(
@@ -461,9 +461,9 @@ def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str
 
 
 class QuotedSplice(Protocol):
-    """A splice of an output that is stored (a row) or about to be: the fact, and where the output says it.
+    """A splice of an output, stored (a row) or about to be: its fact, and its place in the output.
 
-    Of an output that quotes a document, also where that says it.
+    In an output that quotes a document, also its place in the document; else None.
     """
 
     @property
@@ -505,7 +505,7 @@ def uncovered_stretches(
 def marked_spans(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
     """Give the spans of an output whose quoted stretch, as `text` shows it now, has redaction marks.
 
-    A stretch that is not as long as its quoted one is given as a whole where that has any mark.
+    If a stretch and its quoted one differ in length, the whole stretch is given as soon as that has a mark.
     """
     found: list[Span] = []
     for (start, end), (first, last) in uncovered_stretches(length, quoted, splices):
@@ -534,8 +534,8 @@ STRETCH = func.substr(
 )
 
 
-def quotes_redacted_text() -> ColumnElement[bool]:
-    """Give a condition (SQL) for outputs that quote a stretch in which something is redacted."""
+def quotes_redaction_condition() -> ColumnElement[bool]:
+    """Give a condition (SQL) on outputs: the stretch of the document that the output quotes has redaction marks."""
     return (
         select(DocumentRow.id)
         .where(DocumentRow.id == GenerationRow.document_id, func.strpos(STRETCH, MARK) > 0)
@@ -544,7 +544,7 @@ def quotes_redacted_text() -> ColumnElement[bool]:
 
 
 def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[int, str]:
-    """Give the stretch that each of these outputs quotes, as its document says it now; others are left out."""
+    """Give, by output id, the stretch that an output quotes, as its document is now; others are left out."""
     statement: Any = select(GenerationRow.id, STRETCH.label("stretch")).join(
         DocumentRow, DocumentRow.id == GenerationRow.document_id
     )
@@ -553,11 +553,11 @@ def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[
 
 
 def stored_stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
-    """Give a stretch of a document; None where there is no such document."""
+    """Give a stretch of a document's text; None if there is no such document."""
     said = func.substr(DocumentRow.text, start + 1, end - start)
     return session.scalar(select(said).where(DocumentRow.id == document_id))
 
 
 def describe_held(held: Mapping[int, Collection[int]]) -> dict[str, list[int]]:
-    """Give documents that were left as they are, with the holds on them, for the payload of a change."""
+    """Give the part of a change's payload that names held documents, which were not redacted, and their holds."""
     return {"documents": sorted(held), "holds": sorted({hold for holds in held.values() for hold in holds})}

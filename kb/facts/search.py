@@ -1,8 +1,7 @@
-"""Searches facts: by the words of a text, by how near they are to a question, or by nothing but filters.
+"""Searches facts by the words of a text, among the facts that a lookup found, or by filters alone.
 
-A text is sought by the words of values, of questions, and of sentences, of documents and of facts without one, each by
-its index. Each gives up to 2,001 facts, so that a word that many have costs no more than that.
-The session comes first.
+The words are looked up in values, in questions and in sentences, each by its own index. Each index gives up to 2,001
+facts, so that a frequent word costs no more than that. The functions take the session first.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import reading
-from colmlm.kb.facts.reading import Stretches, lies_in, stretches_of
+from colmlm.kb.facts.reading import Stretches, stretches_condition, stretches_of
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
@@ -86,9 +85,9 @@ def search_facts(
     past: bool = True,
     **filters: Unpack[FactFilters],
 ) -> FactPage:
-    """Give the facts that `FactSearch` describes; of `nearest`, ids in the order to give, those that fit.
+    """Give a page of the facts that fit `FactSearch`; with `nearest`, of these ids the fitting ones, in their order.
 
-    Raises `CorpusNotFound`, and `InvalidQuery` where the text cannot be in any.
+    Raises `CorpusNotFound`, and `InvalidQuery` if the text has a NUL character.
     """
     require_options(FactFilters, filters)
     check_limit(limit)
@@ -98,14 +97,14 @@ def search_facts(
     sought = SoughtText.from_text(session, text, literally=literally) if text else None
     which = list(search_conditions(**filters))
     if nearest is not None:
-        ranked: FromClause = _near(nearest, which)
+        ranked: FromClause = _nearest_facts(nearest, which)
     elif sought is not None:
         is_live = filters.get("state", "live") == "live"
         last = reading.IS_LIVE_VERSION if is_live else reading.IS_LAST_VERSION
         lies = [] if corpus is None else [stretches_of(session, corpus)]
-        ranked = _saying(session, sought, which, last, lies, past=past)
+        ranked = _facts_with_text(session, sought, which, last, lies, past=past)
     else:
-        ranked = _fitting(session, after, filters)
+        ranked = _facts_by_filters(session, after, filters)
     by_rank = (sought is not None or nearest is not None) and sort == "best"
     most = COUNTED if sought is None else RANKED
     by = sort if by_rank or sort != "best" else "id"
@@ -127,8 +126,8 @@ def found_fact(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound
     return FactFound(**{field.name: getattr(record, field.name) for field in fields(FactRecord)}, found=found)
 
 
-def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
-    """Give the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
+def _facts_by_filters(session: Session, after: int, filters: FactFilters) -> FromClause:
+    """Build the rows (SQL) of facts that fit the filters: by an index where they are few or far, else by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
     if sources := statements_by_index(ranked, **filters):
         which = list(search_conditions(**remaining_filters(**filters)))
@@ -147,13 +146,13 @@ def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: in
     return select(found.c.id, func.min(found.c.rank).label("rank")).group_by(found.c.id)
 
 
-def _near(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
+def _nearest_facts(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
     given = func.unnest(literal(list(nearest), ARRAY(BigInteger)))
     near = given.table_valued(column("id", BigInteger), with_ordinality="rank", name="near").render_derived()
     return select(FactRow.id, near.c.rank).join(near, near.c.id == FactRow.id).where(*which).cte("found")
 
 
-def _saying(
+def _facts_with_text(
     session: Session,
     sought: SoughtText,
     which: list[ColumnElement[bool]],
@@ -162,32 +161,32 @@ def _saying(
     *,
     past: bool,
 ) -> CTE:
-    """Give the facts that say this text, each with the least rank that it was found by."""
+    """Build the rows (SQL) of facts that contain the sought text, each with the best rank of its matches."""
     value, question = FactVersionRow.value, FactRow.question
     value_rank = case(
         (func.lower(value) == sought.text, _IS), (sought.as_it_stands(value), _VALUE), else_=_WORDS
     )
     question_rank = case((sought.as_it_stands(question), _QUESTION), else_=_WORDS)
-    near = [lies_in(stretches, FactRow.document_id) for stretches in lies]
+    near = [stretches_condition(stretches, FactRow.document_id) for stretches in lies]
     session.execute(_BY_INDEX)
     sources = [
         select(FactRow.id, value_rank.label("rank"))
         .join(FactVersionRow, last)
-        .where(sought.within(value), *near),
-        select(FactRow.id, question_rank.label("rank")).where(sought.within(question), *near),
-        *_of_sentences(sought, lies, past=past),
+        .where(sought.words_condition(value), *near),
+        select(FactRow.id, question_rank.label("rank")).where(sought.words_condition(question), *near),
+        *_facts_by_sentences(sought, lies, past=past),
     ]
     return _union(sources, which, RANKED).cte("found")
 
 
-def _of_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) -> list[Ranked]:
-    if (said := sought.of_sentences()) is None:
+def _facts_by_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) -> list[Ranked]:
+    if (said := sought.sentence_condition()) is None:
         return []
     ranked = select(FactRow.id, literal(_SENTENCE).label("rank")).where(said)
-    near = [lies_in(stretches, SentenceRow.document_id) for stretches in lies]
+    near = [stretches_condition(stretches, SentenceRow.document_id) for stretches in lies]
     of_document = ranked.join(SentenceRow, STANDS_IN).where(*near)
     return [
-        of_document if past else of_document.where(~says_the_past()),
+        of_document if past else of_document.where(~past_sentence_condition()),
         *([] if lies else [ranked.join(SentenceRow, SentenceRow.fact_id == FactRow.id)]),
     ]
 
@@ -195,7 +194,7 @@ def _of_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) 
 def _page(
     session: Session, found: FromClause, sort: FactSort, after: int, limit: int, most: int
 ) -> tuple[list[tuple[int, int]], int, bool]:
-    """Give ids and ranks of a part of what was found, how many there are in all, and whether more follow."""
+    """Give the ids and ranks of one page of the found facts, their number up to `most` + 1, and whether more follow."""
     fact_id, rank = found.c.id, found.c.rank
     by: tuple[ColumnElement[Any], ...]
     if sort == "best":
@@ -232,10 +231,10 @@ class _Said(NamedTuple):
 def find_places(
     session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
 ) -> dict[int, tuple[FoundIn, ...]]:
-    """Give for each fact its texts that have a sought word; without `past`, none that may say what is past."""
-    texts = list(_own(records))
+    """Give, by fact id, the texts with a sought word; without `past` no sentence with a deleted or corrected value."""
+    texts = list(_own_texts(records))
     if sought.stems:
-        texts += _of_documents(session, records, past=past)
+        texts += _document_texts(session, records, past=past)
     words = _Words.read(session, sought, [said.text for said in texts])
     found: dict[int, tuple[FoundIn, ...]] = {}
     for said in texts:
@@ -244,14 +243,14 @@ def find_places(
     return found
 
 
-def _own(records: Sequence[FactRecord]) -> Iterator[_Said]:
+def _own_texts(records: Sequence[FactRecord]) -> Iterator[_Said]:
     for record in records:
         yield _Said(record.fact_id, "value", record.value)
         if record.question:
             yield _Said(record.fact_id, "question", record.question)
 
 
-def _of_documents(session: Session, records: Sequence[FactRecord], *, past: bool) -> Iterator[_Said]:
+def _document_texts(session: Session, records: Sequence[FactRecord], *, past: bool) -> Iterator[_Said]:
     for record in records:
         if record.source is not None and record.source.title:
             yield _Said(record.fact_id, "title", record.source.title)
@@ -262,13 +261,13 @@ def _of_documents(session: Session, records: Sequence[FactRecord], *, past: bool
         .join(DocumentRow, DocumentRow.id == FactRow.document_id)
         .where(FactRow.id == func.any([record.fact_id for record in records]))
     )
-    for fact_id, text in session.execute(sentences if past else sentences.where(~says_the_past())):
+    for fact_id, text in session.execute(sentences if past else sentences.where(~past_sentence_condition())):
         yield _Said(fact_id, "text", text.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The words that are sought, as they stand and, by their stems, in any form; `known` are those of the texts."""
+    """The sought words: a pattern of them (`standing`), their stems, and `known`, the stems of words in the texts."""
 
     standing: re.Pattern[str]
     stems: frozenset[str]
@@ -306,7 +305,7 @@ _ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None)
 
 
 def search_conditions(*, one_by_one: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
-    """Give the conditions on `FactRow` of these filters. `one_by_one` they join no other table to each fact."""
+    """Yield conditions (SQL) on `FactRow` for these filters; with `one_by_one` none joins a table to each fact."""
     yield from _state(filters.get("state", "live"))
     if (review := filters.get("review")) is not None:
         yield FactRow.review == review
@@ -315,14 +314,14 @@ def search_conditions(*, one_by_one: bool = False, **filters: Unpack[FactFilters
         yield _without_join(within) if one_by_one else within
     if (document_id := filters.get("document_id")) is not None:
         yield FactRow.document_id == document_id
-    if (edits := _edits(**filters)) is not None:
+    if (edits := _change_condition(**filters)) is not None:
         added = FactRow.created_seq.in_(select(ChangeRow.seq).where(edits))
         yield _without_join(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
 
 
 def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
-    """Give statements that choose the facts through an index on one of the filters; none where no filter has one."""
-    if (edits := _edits(**filters)) is not None:
+    """Give statements (SQL) that select facts by an index on one of the filters; empty if no filter has an index."""
+    if (edits := _change_condition(**filters)) is not None:
         edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
         return [  # an ingest does not list the facts that it added
             ranked.join(ChangeRow, ChangeRow.seq == FactRow.created_seq).where(edits),
@@ -338,13 +337,13 @@ def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[
 
 def remaining_filters(**filters: Unpack[FactFilters]) -> FactFilters:
     """Give the filters that the statements of `statements_by_index` do not apply."""
-    if _edits(**filters) is None:
+    if _change_condition(**filters) is None:
         return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
 
 
 def _rare_review(review: Review | None = None, **others: Any) -> Review | None:
-    """Give the review that is filtered by, where an index finds it: most facts are accepted."""
+    """Give the `review` of the filters if it is rare enough for an index, so not "accepted"; else None."""
     return None if review == "accepted" else review
 
 
@@ -361,14 +360,14 @@ def _state(state: State) -> Iterator[_CONDITION]:
         yield FactRow.erased_seq.is_not(None) if state == "erased" else FactRow.deleted_seq.is_not(None)
 
 
-def _edits(
+def _change_condition(
     actor: str | None = None,
     kind: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     **others: Any,
 ) -> _CONDITION | None:
-    """Give a condition on `ChangeRow`: that it is one of these edits; None where no filter speaks of changes."""
+    """Build a condition (SQL) on `ChangeRow`: an edit that fits these filters; None if no filter is on changes."""
     given = [
         *([] if actor is None else [ChangeRow.actor == actor]),
         *([] if kind is None else [ChangeRow.kind == kind]),
@@ -386,7 +385,7 @@ STANDS_IN = and_(
 )
 
 
-def says_the_past() -> _CONDITION:
+def past_sentence_condition() -> _CONDITION:
     """Give a condition (SQL): the sentence overlaps the span of a fact that was deleted or corrected."""
     other = aliased(FactRow)
     return exists().where(
@@ -410,9 +409,9 @@ _STEMS = b"SELECT word, tsvector_to_array(to_tsvector('pg_catalog.english', word
 
 @dataclass(frozen=True, slots=True)
 class SoughtText:
-    """A text, lowered, with its words: as values and questions have them, and by the `stems` that sentences have.
+    """A sought text in lower case, with its words as values and questions have them, and `stems` as sentences do.
 
-    Without words it is sought literally, in values and questions. `last` is the last word where it may go on.
+    Without words it is sought literally, in values and questions. `last` is the last word if it may begin a longer one.
     """
 
     text: str
@@ -422,7 +421,7 @@ class SoughtText:
 
     @classmethod
     def from_text(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
-        """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
+        """Read the words of a sought text. Raises `InvalidQuery` if it has a NUL character."""
         if "\x00" in said:
             raise InvalidQuery("the text holds a NUL character. Remove it")
         said = said if literally else said.strip()
@@ -435,7 +434,7 @@ class SoughtText:
         known = (stems.get(word) for word in dict.fromkeys(read))
         return cls(text, tuple(map(_singular, words[:MOST_WORDS])), tuple(filter(None, known)), last)
 
-    def within(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    def words_condition(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
         """Give a condition (SQL): the column has every sought word, or, for a text without words, the text."""
         if not self.words:
             return self.as_it_stands(column)
@@ -444,19 +443,19 @@ class SoughtText:
     def as_it_stands(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
         return column.icontains(self.text, autoescape=True)
 
-    def of_sentences(self) -> ColumnElement[bool] | None:
-        """Give a condition (SQL): a sentence with its title has every sought word; None for words of no weight."""
+    def sentence_condition(self) -> ColumnElement[bool] | None:
+        """Give a condition (SQL): a sentence with its title has every sought word; None if all are stop words."""
         if not self.stems:
             return None
         *whole, last = (" & ".join(map(quote_lexeme, stems)) for stems in self.stems)
         return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
 
     def _going_on(self, last: str) -> str:
-        """Give a query of the last word: in some form, or as the beginning of another."""
+        """Give the query part (tsquery) of the last word: in any of its forms, or as the beginning of another word."""
         return f"({last} | {_beginning(self.last)})" if self.last else last
 
     def pattern(self) -> re.Pattern[str]:
-        """Give a pattern of what `within` finds."""
+        """Give a regular expression for the words, or the literal text, that `words_condition` finds."""
         if not self.words:
             return re.compile(re.escape(self.text), re.IGNORECASE)
         words = (re.escape(word) + (r"(?![^\W_])" if len(word) < BEGINNING else "s?") for word in self.words)

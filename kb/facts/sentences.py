@@ -56,7 +56,7 @@ WHERE (had.span_start, had.span_end, had.read_from, had.own_start, had.own_end, 
 
 
 class SearchedText(NamedTuple):
-    """A text that has sentences: a document's, or a fact's (its question and value) that has no document."""
+    """A text to find by its words: a document's, or the question and value of a fact without a document."""
 
     document_id: int | None
     fact_id: int | None
@@ -85,7 +85,7 @@ class AstraySentences:
 
 
 def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
-    """Write the sentences of texts that have none."""
+    """Store the sentences of these texts, which must have none stored."""
     connection, rows = connection_of(session), _rows(texts)
     while some := list(islice(rows, AT_ONCE)):
         connection.execute(_WRITE, _arrays(some))
@@ -111,13 +111,13 @@ def write_all_sentences(session: Session) -> None:
 def merge_new_words(session: Session) -> None:
     """Merge new words into the text-search indexes, so that searches need not scan them one by one.
 
-    An index of another role is left to the vacuum.
+    An index that this role does not own is left to the vacuum.
     """
     session.execute(_SETTLE)
 
 
 def find_astray_sentences(session: Session) -> AstraySentences:
-    """Compare the stored sentences with those of the texts now. Changes nothing."""
+    """Find documents and facts whose stored sentences differ from those of their texts now. Changes nothing."""
     documents = {document_id for document_id in session.scalars(_OF_REPLACED) if document_id}
     facts = {fact_id for fact_id in session.scalars(_OF_GONE) if fact_id}
     connection, texts = connection_of(session), _every(session)
@@ -175,7 +175,7 @@ def _read(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[Sea
 
 
 def _every(session: Session) -> Iterator[SearchedText]:
-    """Read every text that has sentences."""
+    """Read every text that has sentences: of current documents, and of live facts without a document."""
     yield from _read(session, _in_batches(_DOCUMENTS))
     yield from _read(session, _in_batches(_FACTS))
 
@@ -203,7 +203,7 @@ def _rows(texts: Iterable[SearchedText]) -> Iterator[_Row]:
 
 
 def _arrays(rows: Iterable[_Row]) -> list[str]:
-    """Give the columns of these rows as PostgreSQL writes arrays. Words need no escapes: see `searched_words`."""
+    """Give the columns of these rows as array literals of PostgreSQL. Words need no escapes: see `searched_words`."""
     *numbers, led_by, said = list(zip(*rows, strict=True)) or [()] * 12
     columns = [",".join("NULL" if n is None else str(n) for n in column) for column in numbers]
     quoted = (",".join("NULL" if one is None else f'"{one}"' for one in column) for column in (led_by, said))

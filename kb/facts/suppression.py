@@ -69,21 +69,18 @@ BEFORE = 40  # characters, as many as an ingest compares to find the facts that 
 def hold_off_erasure(session: Session) -> None:
     """Keep erasures from committing until this transaction ends.
 
-    Called before the change log or any row is locked, by transactions that store texts they read earlier.
+    Transactions that store texts they read earlier call it before they lock the change log or any row.
     """
     session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for the transactions that store texts, and keep later ones waiting.
-
-    To be called before the change log or any row is locked.
-    """
+    """Wait for transactions that store texts, and keep later ones waiting. Call it before locking the log or rows."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
 
 
 def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_erased: bool) -> int:
-    """Raise `FactSuppressed` where one of these questions and values was erased; with `allow_erased` takes that back.
+    """Raise `FactSuppressed` if one of these questions and values was erased; `allow_erased` lifts the suppression.
 
     Gives the number of digests that were removed.
     """
@@ -99,10 +96,10 @@ def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_er
 
 
 class Suppressor:
-    """Knows the erased facts for one transaction, and holds erasures off until that ends.
+    """Recognises erased facts during one transaction, and holds off erasures until it ends.
 
-    With `allow_erased` it lets everything pass and remembers the erased facts among it, whose digests `lift` then
-    removes. `found` are the spans that were left out.
+    With `allow_erased` it leaves nothing out and remembers the digests that matched, which `lift` then removes. `found`
+    are the spans that were left out.
     """
 
     def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
@@ -114,7 +111,7 @@ class Suppressor:
         self._digests = Digests.of(session) if self._erased else None
 
     def apply(self, document: AnnotatedDocument, corpus: str) -> tuple[AnnotatedDocument, int]:
-        """Give the document without its erased spans, their text redacted, and the number of these."""
+        """Give the document without its erased facts, whose text is redacted, and their number."""
         if self._digests is None:
             return document, 0
         spans = [(span.start, span.end) for span in document.facts]
@@ -140,7 +137,7 @@ class Suppressor:
         return replace(document, **about, text=text, facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
-        """Say whether a fact with one of these values was erased."""
+        """Say whether a fact with one of these values, and this question or place, was erased."""
         if self._digests is None:
             return False
         made = [
@@ -163,8 +160,8 @@ class Suppressor:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """The place of a span: the document's external id and corpus, the offset, and the 40 characters before it, without
-    the other spans in them and as they stand (`unmarked`).
+    """The place of a span in a document, and the 40 characters before it: with other spans blanked (`before`), and as
+    they are (`unmarked`).
     """
 
     external_id: str
@@ -175,13 +172,13 @@ class SpanPlace:
 
     @classmethod
     def in_sample(cls, sample_id: str, fact_idx: int) -> SpanPlace:
-        """Give the place of a fact of a release: the number that it has in its sample, with nothing before it."""
+        """Give the place of a fact of a release: its number in its sample as the offset, and no text before it."""
         return cls(sample_id, fact_idx, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Makes digests under the database's secret."""
+    """Computes digests (HMAC) of erased texts under the database's secret."""
 
     _hmac: hmac.HMAC = field(repr=False)
 
@@ -191,11 +188,11 @@ class Digests:
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Make all digests of a fact, one for each form of its value."""
+        """Compute the digests of a fact: of each kind one for each form of its value."""
         return self._of_forms(forms_of_text(value), value, question, place)
 
     def possible_digests(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Make every digest by which any release may have stored this erased fact."""
+        """Compute every digest that this or an earlier version of colmlm stored for this fact, if it was erased."""
         every = list(_digested_texts(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
@@ -216,11 +213,11 @@ class Digests:
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Make the digest of successive words."""
+        """Compute the digest of successive words."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
-        """Make the digest of a text's first word. It is short, as it only says where to compare all words."""
+        """Compute the digest of a text's first word, cut to 8 bytes: it only says where to compare all words."""
         return self._make(("first word", word))[:8]
 
     def _make(self, texts: Iterable[str]) -> bytes:
@@ -244,7 +241,7 @@ def _digested_texts(value: str, question: str | None, place: SpanPlace | None) -
 
 
 def _by_blanks(value: str) -> str:
-    """Give a text as the first release compared it."""
+    """Normalise a text as the first version of colmlm did: single spaces and folded case."""
     return " ".join(value.split()).casefold()
 
 
@@ -260,8 +257,8 @@ def remember_suppressed(
 ) -> tuple[int, list[int]]:
     """Store the digests of the facts that change `seq` erases; called while their texts still exist.
 
-    `others` are the facts that say one of their texts. Gives the number of new digests, and the ids of those that say
-    the same.
+    `others` are the ids of facts that share a text with them. Gives the number of new digests, and the ids of others
+    that share one: these digests are not stored.
     """
     digests = Digests.of(session)
     made: set[bytes] = set()
@@ -276,7 +273,8 @@ def remember_suppressed(
         for value in dict.fromkeys(state.values):
             made.update(digests.of_fact(value, state.question, place))
     shared = {
-        fact_id: made & theirs for fact_id, theirs in _of_others(session, targets, digests, others).items()
+        fact_id: made & theirs
+        for fact_id, theirs in _digests_of_others(session, targets, digests, others).items()
     }
     made = made.difference(*shared.values())
     statement = upsert(SuppressionRow).on_conflict_do_nothing().returning(SuppressionRow.digest)
@@ -285,10 +283,10 @@ def remember_suppressed(
     return kept, sorted(fact_id for fact_id, alike in shared.items() if alike)
 
 
-def _of_others(
+def _digests_of_others(
     session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Collection[int]
 ) -> dict[int, set[bytes]]:
-    """Give, by fact, the digests of those of these facts that have a value of one of these targets."""
+    """Give, by fact id, the digests of those of these facts that share a value with one of the targets."""
     wanted = {form for target in targets for value in target.values for form in forms_of_text(value)}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
@@ -349,7 +347,7 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 @dataclass(frozen=True, slots=True)
 class OthersSaying:
-    """Other facts that say one of these `texts` as of change `seq` or later, each with the forms that it says."""
+    """Facts besides those to erase that share one of `texts`, read after change `seq`; each with the shared forms."""
 
     texts: Collection[str]
     facts: Mapping[int, Collection[str]]
@@ -357,18 +355,18 @@ class OthersSaying:
 
     @classmethod
     def of(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
-        """Read all facts but the targets, and give those that say a text of them."""
+        """Find the facts besides the targets that have one of the texts of the targets; it reads all facts."""
         seq, texts = audit.head_seq(session), strings_of(targets)  # the facts are read later than the seq
-        return cls(texts, _saying(session, targets, texts, true()), seq)
+        return cls(texts, _facts_with_texts(session, targets, texts, true()), seq)
 
     def by_now(self, session: Session, targets: Sequence[ErasureTarget]) -> dict[int, Collection[str]]:
-        """Give the facts that say a text of these targets by now, with these texts. The caller holds the log's lock.
+        """Give, by fact id, the texts that other facts share with the targets by now. The caller holds the log's lock.
 
         Facts written since the first reading are read again: those with a new version, and those that the log names, as
         a document that comes again gives its facts another answer. Where the targets were edited, every fact is read.
         """
         if not strings_of(targets) <= set(self.texts):
-            return _saying(session, targets, strings_of(targets), true())
+            return _facts_with_texts(session, targets, strings_of(targets), true())
         # In a statement of its own: within the other one, PostgreSQL plans for its first rows, and reads every text.
         opened = select(FactVersionRow.fact_id).where(FactVersionRow.from_seq > self.seq)
         edited = select(func.unnest(ChangeRow.fact_ids)).where(
@@ -376,13 +374,13 @@ class OthersSaying:
         )
         written = set(session.scalars(opened.union(edited)))
         kept = {fact_id: said for fact_id, said in self.facts.items() if fact_id not in written}
-        return kept | _saying(session, targets, self.texts, FactRow.id == func.any(list(written)))
+        return kept | _facts_with_texts(session, targets, self.texts, FactRow.id == func.any(list(written)))
 
 
-def _saying(
-    session: Session, targets: Sequence[ErasureTarget], texts: Collection[str], which: ColumnElement[bool]
+def _facts_with_texts(
+    session: Session, targets: Sequence[ErasureTarget], texts: Collection[str], condition: ColumnElement[bool]
 ) -> dict[int, Collection[str]]:
-    """Find those of these facts that have a value, a question or an answer which is one of the texts."""
+    """Find the facts besides the targets that `condition` (SQL) selects and that have a form of the texts, by id."""
     found: dict[int, Collection[str]] = {}
     if not targets:
         return found
@@ -391,7 +389,7 @@ def _saying(
         select(FactRow.id, *_TEXTS)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
-        .where(which, or_(*(may_say(column, texts) for column in _TEXTS)))
+        .where(condition, or_(*(may_say(column, texts) for column in _TEXTS)))
     )
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
         if said := {form for one in row[1:] if one for form in forms_of_text(one)} & wanted:
@@ -416,15 +414,15 @@ UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time
 class TextOrigin:
     """The origin of a text that is searched: the facts it names, and when it was made (after change `seq`, or `at`).
 
-    Without either time only the texts of those facts count.
+    Without either time it may have every erased text but those of the facts it names.
     """
 
     fact_ids: frozenset[int] = frozenset()
     seq: int | None = None
     at: datetime | None = None
 
-    def counts(self, erased: ErasedTextRow) -> bool:
-        """Say whether this erased text must not stand in a text of this origin."""
+    def forbids(self, erased: ErasedTextRow) -> bool:
+        """Say whether a text of this origin must not contain this erased text."""
         if erased.fact_id in self.fact_ids:
             return True
         late = (self.seq is not None and erased.seq > self.seq) or (
@@ -432,8 +430,8 @@ class TextOrigin:
         )
         return erased.everywhere and late
 
-    def condition(self) -> ColumnElement[bool]:
-        """Give `counts` as a condition (SQL)."""
+    def forbidden_condition(self) -> ColumnElement[bool]:
+        """Build a condition (SQL) that selects the erased texts for which `forbids` is true."""
         late: list[Any] = []
         if self.seq is not None:
             late.append(ErasedTextRow.seq > self.seq)
@@ -455,14 +453,14 @@ class ErasedTexts:
 
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> ErasedTexts:
-        """Read the erased texts of these facts; None stands for all facts."""
+        """Read the erased texts of these facts, or of all facts if `fact_ids` is None."""
         of_facts = None if fact_ids is None else ErasedTextRow.fact_id == func.any(list(fact_ids))
         return cls._read(session, of_facts)
 
     @classmethod
-    def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
-        """Read the erased texts that must not stand in a text of this origin."""
-        return cls._read(session, said.condition())
+    def forbidden_in(cls, session: Session, origin: TextOrigin) -> ErasedTexts:
+        """Read the erased texts that a text of this origin must not contain."""
+        return cls._read(session, origin.forbidden_condition())
 
     @classmethod
     def _read(cls, session: Session, condition: ColumnElement[bool] | None) -> ErasedTexts:
@@ -491,11 +489,11 @@ class ErasedTexts:
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
     def finder_for(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
-        """Give a finder of the erased texts that count in a text of this origin; found facts go into `met`."""
+        """Give a finder of erased texts forbidden in texts of this origin; it adds the ids of their facts to `met`."""
         return ErasedTextFinder(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
-        """Find the spans where a text of this origin says an erased text; they may overlap."""
+        """Find the spans of erased texts in a text of this origin; they may overlap. Adds the ids of facts to `met`."""
         if self._digests is None:
             return []
         found = self._spans_in(self._digests, ComparedText.of(text), said, met)
@@ -518,11 +516,11 @@ class ErasedTexts:
     def _end_of_erased(
         self, digests: Digests, readings: Iterable[Reading], said: TextOrigin, met: set[int]
     ) -> int:
-        """Give the number of the word after the longest of these readings that is an erased text, or 0."""
+        """Give the end, in words, of the longest of these readings that is a forbidden erased text; 0 if none is."""
         last = 0
         for taken, end in readings:
             same = self._by_digest.get(digests.of_words(taken), ())
-            if facts := [erased.fact_id for erased in same if said.counts(erased)]:
+            if facts := [erased.fact_id for erased in same if said.forbids(erased)]:
                 met.update(facts)
                 last = max(last, end)
         return last
@@ -555,7 +553,7 @@ def keep_erased(
     digests = Digests.of(session)
     rows = []
     for target in targets:
-        for said, everywhere in _forms(target.strings, standing).items():
+        for said, everywhere in _everywhere_by_form(target.strings, standing).items():
             every = said.split(" ")
             rows.append(
                 {
@@ -571,8 +569,8 @@ def keep_erased(
         session.execute(upsert(ErasedTextRow).on_conflict_do_nothing(), rows)
 
 
-def _forms(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
-    """Give each form of these texts, and whether it counts everywhere."""
+def _everywhere_by_form(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
+    """Give, by form of these texts, whether the text counts everywhere: none of its forms is in `standing`."""
     found: dict[str, bool] = {}
     for every in map(forms_of_text, strings):
         found |= dict.fromkeys(filter(None, every), not any(said in standing for said in every))

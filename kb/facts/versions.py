@@ -1,9 +1,9 @@
 """Versions: give facts other values and questions, move spans, mark new facts, and undo changes. Session first.
 
-Each edit opens a version, and accepts a fact that was proposed. What the fact asked and where it stood before stays in
-`fact_past`, and in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which every
-index finds them; the next rekey makes new ones. A value alone leaves all keys as they are, since none depends on it.
-That two facts which contradict each other are both right ends when one of them gets another value or question.
+Each edit opens a version, and accepts a fact that was proposed. Its former question and place stay in `fact_past`, and
+in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which every index finds them;
+the next fill makes new ones. A value alone leaves all keys as they are, since none depends on it. The note that two
+contradicting facts are both right ends when one of them gets another value or question.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactPa
 
 @dataclass(frozen=True, slots=True)
 class FactState:
-    """Record what a live fact says, what it asks and where it stands, as of its version."""
+    """The state of a live fact at its last version: value, question, answer, and place in a document."""
 
     fact_id: int
     version: int
@@ -40,7 +40,7 @@ class FactState:
 
     @property
     def stored_columns(self) -> dict[str, Any]:
-        """The columns of the table of facts with this state."""
+        """The columns of the table of facts that store this state, with their values."""
         names = ("question", "answer", "document_id", "span_start", "span_end", "said_version")
         return {name: getattr(self, name) for name in names}
 
@@ -169,7 +169,7 @@ def _lift_suppression(session: Session, suppressor: Suppressor) -> dict[str, Any
 
 
 def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactState]:
-    """Read these facts. Raises `FactNotFound`, `FactErased` or `FactDeleted`, each with every id."""
+    """Read the states of live facts, by id. Raises `FactNotFound`, `FactErased` or `FactDeleted` with all ids."""
     versions = edits.last_versions(session, fact_ids)
     ids = [v.fact_id for v in versions]
     edits.refuse_erased(session, ids)
@@ -184,7 +184,7 @@ def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactStat
 
 
 def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | None]) -> None:
-    """Raise `FactChanged` where a fact has not the version any more that somebody saw."""
+    """Raise `FactChanged` if a fact's version differs from the one in `seen`; None there fits any version."""
     if changed := [f for f, one in now.items() if seen[f] not in (None, one.version)]:
         raise refusals.fact_changed(changed)
 
@@ -228,10 +228,10 @@ def write_new_states(
 
 
 def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[FactState]) -> list[int]:
-    """Drop the keys of these facts, in every keyset: of moved ones those of the context, as it is another.
+    """Delete the context keys of `moved` facts, and all but alias keys of facts `asked` otherwise, in every keyset.
 
-    Of facts that ask something else all but aliases go: an encoder may read the question in the place of the context.
-    An adopted key was made of the context alone, by whoever published it.
+    An encoder may read the question in the place of the context. An adopted key was made from the context alone, by its
+    publisher, and goes only with a move.
     """
     stale = or_(
         and_(
@@ -258,15 +258,15 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 
 
 def note_both_right(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
-    """Note that two facts that contradict are both right; without `holds`, that they are not.
+    """Note that two contradicting facts are both right; without `holds`, remove that note.
 
-    Raises `PairNotFound`, also where the same was noted before.
+    Raises `PairNotFound`, also if the pair is in that state already.
     """
     return _set_note(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
 def undo_note(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
-    """Take back the note that two facts are both right. Raises `NotUndoable` where a later one was made of the pair."""
+    """Undo a change that set or removed a both-right note. Raises `NotUndoable` if a later one noted the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind.in_(NOTES))
     since = "a later change concerns one of facts"
@@ -316,7 +316,7 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 
 
 def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Take back change `seq`: an edit, a verdict, or that two facts are both right.
+    """Undo change `seq`: an edit, a verdict, or a note that two facts are both right.
 
     Raises `NoSuchChange` or `NotUndoable`.
     """
@@ -340,7 +340,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     if change.kind in DELETING:
         if gone := documents_removed_by(session, seq):
             make_current(session, gone)
-        return edits.reopen_fact(session, pending, versions, said)
+        return edits.reopen_facts(session, pending, versions, said)
     said |= undo_reviews(session, change.payload, pending.seq)
     if change.kind in audit.VERDICTS:
         kind = "propose" if change.kind == "accept" else "accept"
@@ -370,7 +370,7 @@ def _last_changes(
 
 
 def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
-    """Say whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
+    """Say whether the facts that change `seq` restored were deleted to abstain. Raises `NotUndoable` for a mixture."""
     number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
     if 0 < number < len(fact_ids):
         raise refusals.not_undoable(
@@ -381,7 +381,7 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
 
 
 def _state_before(session: Session, change: ChangeRow, now: FactState) -> FactState:
-    """Give the state before the change: the value, and what else it changed: question, answer and place."""
+    """Give a fact's state before the change: its former value, and the question, answer and place that it changed."""
     key = (now.fact_id, now.version - 1)
     former = replace(now, value=session.get_one(FactVersionRow, key).value)
     if (past := session.get(FactPastRow, key)) is None:
@@ -399,7 +399,7 @@ def _state_before(session: Session, change: ChangeRow, now: FactState) -> FactSt
 
 
 def documents_removed_by(session: Session, seq: int) -> Sequence[int]:
-    """Give the documents that this change, one that deleted facts, took out of use."""
+    """Give the ids of the documents that this change, one that deleted facts, took out of use."""
     return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
 
 

@@ -224,7 +224,7 @@ def _is_said(session: Session, value: str, corpus: str | None) -> bool:
     """Say whether a live fact or a current document says this value. Text under deleted facts does not count."""
     sought = SoughtText.from_text(session, ARTICLES.sub(" ", value.lower()))
     values = select(FactVersionRow.value).where(
-        FactVersionRow.to_seq.is_(None), sought.within(FactVersionRow.value)
+        FactVersionRow.to_seq.is_(None), sought.words_condition(FactVersionRow.value)
     )
     if corpus is not None:
         values = values.join(FactRow, FactRow.id == FactVersionRow.fact_id).join(
@@ -232,7 +232,7 @@ def _is_said(session: Session, value: str, corpus: str | None) -> bool:
         )
     if any(outcome_of_answer(said, [value]) in RIGHT for said in session.scalars(values.limit(MOST))):
         return True
-    if (with_words := sought.of_sentences()) is None:
+    if (with_words := sought.sentence_condition()) is None:
         return False
     sentences = select(SentenceRow.id).where(with_words)
     if corpus is not None:

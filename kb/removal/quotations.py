@@ -44,7 +44,7 @@ from colmlm.kb.facts.redaction import (
     blank_value,
     marked_spans,
     quoted_stretches,
-    quotes_redacted_text,
+    quotes_redaction_condition,
     redact_about,
     redact_json,
     redacted_columns,
@@ -189,7 +189,7 @@ def redact_quotations(session: Session, gone: ErasedFacts, seq: int) -> Quoting:
 
 def finder_for_origin(session: Session, origin: TextOrigin) -> Finder:
     """Give a finder of erased texts that this origin's text must not say. The transaction must hold erasures off."""
-    return ErasedTexts.counting(session, origin).finder_for(origin)
+    return ErasedTexts.forbidden_in(session, origin).finder_for(origin)
 
 
 def redact_for_origin(session: Session, value: Any, origin: TextOrigin) -> Any:
@@ -242,7 +242,7 @@ def redact_outcomes(session: Session, rows: Sequence[QuestionOutcomeRow]) -> Non
     """Redact, in question outcomes to be stored, the texts of facts that were erased since their run began."""
     gone = _erased_among(session, {fact_id for row in rows for fact_id in row.fact_ids})
     since = min((row.seq for row in rows), default=0)
-    texts = ErasedTexts.counting(session, TextOrigin(frozenset(gone), seq=since))
+    texts = ErasedTexts.forbidden_in(session, TextOrigin(frozenset(gone), seq=since))
     for row in rows if gone or texts else ():
         _store(row, _outcome_values(row, texts.finder_for, gone))
 
@@ -424,7 +424,7 @@ def quoting_outputs(session: Session, gone: ErasedFacts) -> RedactedRows:
     )
     statement = (
         select(GenerationRow)
-        .where(or_(GenerationRow.id.in_(spliced), gone.outputs_condition(), quotes_redacted_text()))
+        .where(or_(GenerationRow.id.in_(spliced), gone.outputs_condition(), quotes_redaction_condition()))
         .order_by(GenerationRow.id)
     )
     last, found = 0, True

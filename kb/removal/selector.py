@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
-from colmlm.kb.facts.reading import says_text
+from colmlm.kb.facts.reading import text_condition
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
@@ -153,7 +153,7 @@ def _selector_conditions(selector: Selector) -> list[Any]:
     if said.document is not None:
         conditions.append(_document_condition(said.document))
     if said.text is not None:
-        conditions.append(says_text(said.text))
+        conditions.append(text_condition(said.text))
     if said.uri_prefix is not None:
         conditions.append(DocumentRow.uri.startswith(said.uri_prefix, autoescape=True))
     compared = (

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
-from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, lies_in, stretches_of
+from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, stretches_condition, stretches_of
 from colmlm.kb.facts.records import COUNTED, PLACE, Edit, FactRecord, ReviewResult, ReviewVerdict
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
@@ -295,7 +295,7 @@ class InboxConditions:
             reading.require_corpus(session, corpus)
             stretches = stretches_of(session, corpus)
             documents = select(DocumentRow.id).where(DocumentRow.corpus == corpus)
-            joined = (FactRow.document_id.in_(documents), lies_in(stretches, FactRow.document_id))
+            joined = (FactRow.document_id.in_(documents), stretches_condition(stretches, FactRow.document_id))
             part = cls((literal(corpus) == _CORPUS,), joined, stretches)
         if document_id is not None:
             of_document = FactRow.document_id == document_id
