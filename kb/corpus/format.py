@@ -50,8 +50,8 @@ class FactSpan:
     """One fact of a document: ``text[start:end]`` is its value, in Unicode code points.
 
     `current` is its corrected value, where it was corrected since; `deleted` says that the fact was deleted. `doubt` is
-    the code of what a machine's own check found wrong with it, which no file has. `review` is its review where one was
-    needed: "proposed", "accepted" by somebody, or "rejected", and then it is deleted; None where none was.
+    the code of the fault that a machine's own check found in it; no file has it. `review` is None if the fact needed no
+    review, else "proposed", "accepted" by somebody, or "rejected", and then it is deleted.
     """
 
     start: int
@@ -172,7 +172,7 @@ def check_spans(
 
 
 def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
-    """Say whether no span has to be sorted or refused. That is nearly always so, and so this check has to be fast."""
+    """Say whether no span has to be sorted or refused. This is nearly always true, so the check has to be fast."""
     reached, length = 0, len(text)
     for span in spans:
         start, end, value = span.start, span.end, span.value
@@ -199,7 +199,7 @@ def _fault(text: str, span: FactSpan) -> str | None:
 
 
 def _quote(words: str) -> str:
-    """Quote the start of a text, enough to recognise it: a document may have thousands of such spans."""
+    """Quote the start of a text, enough to recognise it: thousands of spans of a document may be refused."""
     return repr(words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}...")
 
 
@@ -216,7 +216,7 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 
 
 def too_long(where: str) -> Parsed:
-    """Give the refusal of a line that is too long to be read, even for its id."""
+    """Give the refusal of a line of more than `MOST_BYTES` bytes, which is not read, not even for its id."""
     return _refused_document(where, 0, f"a line of more than {MOST_BYTES} bytes")
 
 
@@ -262,7 +262,7 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 
 def is_blank(text: str) -> bool:
-    """Say whether a text shows nothing: white space and characters without a width."""
+    """Say whether a text has no visible character, but only white space and characters without a width."""
     return _SEEN.search(text) is None
 
 
@@ -355,7 +355,7 @@ def _refused_document(document: str, offset: int, reason: str) -> Parsed:
 
 
 def to_record(document: AnnotatedDocument) -> dict[str, Any]:
-    """Give the JSON object of a document in the offset form, from which `parse_line` makes the document again."""
+    """Give the JSON object of a document in the offset form, from which `parse_record` makes the document again."""
     record: dict[str, Any] = {"id": document.external_id}
     for name in _ABOUT:
         if (value := getattr(document, name)) is not None:
@@ -386,7 +386,7 @@ def document_digests(document: AnnotatedDocument) -> tuple[str, str]:
     """Give the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
 
     The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current`,
-    `deleted` and `review`, which say what happened to the facts and not what the document says: an export is no new
+    `deleted` and `review`: these say what happened to the facts and not what the document says, and an export is no new
     edition.
     """
     quote = _quoted  # built here, since json.dumps of a dictionary for each fact takes three times as long

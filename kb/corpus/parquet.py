@@ -78,10 +78,10 @@ def read_rows(
     on_bytes: OnBytes | None = None,
     place: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
-    """Read the columns that `choose` gives of those there are. Gives each row, or why it is refused, with its name.
+    """Yield the name of each row of a Parquet file with the row, or with its refusal.
 
-    A file that is damaged gives a refusal at its end. `place` is where it is opened, if not at its path.
-    Raises what `choose` raises.
+    `choose` gets the names of all columns and gives those to read. A damaged file gives a refusal at its end. `place`
+    is the path that opens the file, if not `path`. Raises what `choose` raises.
     """
     number = 0
     try:
@@ -104,7 +104,7 @@ def read_rows(
 
 
 def _rows(about: pq.FileMetaData) -> int:
-    """Give the number of rows to have in memory at once, by their size according to the file."""
+    """Give the number of rows of a batch, which is in memory at once, from the sizes that the file states."""
     size: int = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
     fitting: int = _BATCH_BYTES * about.num_rows // max(1, size)
     return max(1, min(_ROWS, fitting))
@@ -117,7 +117,7 @@ def _parse_row(record: dict[str, Any], where: str) -> Parsed:
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | None]:
-    """Give the rows of a batch; None for one that is not UTF-8."""
+    """Yield the rows of a batch; None for a row that is not UTF-8."""
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:  # pyarrow checks the bytes of a string only when it makes one
@@ -135,7 +135,7 @@ def _record(row: pa.RecordBatch) -> dict[str, Any] | None:
 
 
 def write_parquet(documents: Iterable[AnnotatedDocument], path: Path) -> int:
-    """Write the documents, with checksums in the pages, and give their number."""
+    """Write the documents into a Parquet file, with checksums in its pages, and give their number."""
     written = 0
     remaining = iter(documents)
     with pq.ParquetWriter(path, _SCHEMA, compression="zstd", write_page_checksum=True) as writer:
@@ -183,9 +183,9 @@ documents = load_dataset("{name}", split="train")
 
 
 def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: str) -> int:
-    """Write the documents into a folder, which is there once it is whole, and give their number.
+    """Write the documents as a dataset into a folder, which appears once it is complete, and give their number.
 
-    Raises `FileExistsError` where something is there.
+    Raises `FileExistsError` if the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(errno.EEXIST, "not an empty folder", str(folder))
@@ -212,7 +212,7 @@ def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: st
 
 
 def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDocument]]:
-    """Yield the documents of each file, which are in memory at once; one empty part where there are none."""
+    """Yield the documents of each file as a list in memory; one empty list if there are no documents."""
     part: list[AnnotatedDocument] = []
     size = number = 0
     for document in documents:
@@ -226,7 +226,7 @@ def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDoc
 
 
 def _licence_line(said: Counter[str]) -> str:
-    """Give the card's licence in the hub's spelling, where all documents have one and the same."""
+    """Give the card's licence line, in the hub's spelling; empty unless all documents have the same licence."""
     (licence, _), *others = said.most_common() or [("not said", 0)]
     return (
         ""

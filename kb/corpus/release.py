@@ -8,8 +8,8 @@ A release is a folder of three files. ``entries.db`` is SQLite with ``entries(en
 number itself may stand before it, with a tab). An entry says which fact of which sample it is, and not where in its
 text: samples have no text in a release.
 
-Everything is read in order and in pieces, so memory does not grow with a release, but for eight bytes a fact by which
-`examined` finds facts that are there twice. It refuses a release as a whole, before anything of it is stored.
+Everything is read in order and in pieces, so memory grows only by eight bytes a fact, by which `Release.examine` finds
+repeated facts. It refuses a release as a whole, before anything of it is stored.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReleasedFact:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRelease:
-    """A sound release: its number of facts, the digest of these in order, and that of its entries' order alone."""
+    """A release without faults: its number of facts, their digest in order, and the digest of their order alone."""
 
     num_facts: int
     digest: str
@@ -102,11 +102,11 @@ class Release:
                 raise refusals.invalid_release(cause, "The two files must come from the same release.")
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
-            raise refusals.invalid_release(self._astray(), "The two files must come from the same release.")
+            raise refusals.invalid_release(self._bad_id(), "The two files must come from the same release.")
         return ExaminedRelease(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
-        """Give the facts in the order of their keys, in pieces of this size, from number `start` on."""
+        """Yield the facts in the order of their keys, in lists of at most `size`, from number `start` on."""
         with self._entries() as entries:
             ids = islice(self._ids(), start, None)
             while some := list(islice(ids, size)):
@@ -142,7 +142,7 @@ class Release:
     def _entries_summed(
         self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
     ) -> tuple[int, int]:
-        """Parse every entry, refuses facts that are there twice, and sums up all ids, and all that is said."""
+        """Parse every entry, refuse repeated facts, and give one sum of all ids and one of all contents."""
         total, contents, places = 0, 0, array("Q")
         rows = entries.execute("SELECT entry_id, data FROM entries")
         while piece := list(islice(rows, 20_000)):
@@ -155,13 +155,13 @@ class Release:
                 on_entries(len(places), number)
         ordered = np.sort(np.frombuffer(places, np.uint64)) if places else np.empty(0, np.uint64)
         again = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(again) and (twice := self._twice(entries, set(again.tolist()))) is not None:
+        if len(again) and (twice := self._describe_repeated_fact(entries, set(again.tolist()))) is not None:
             raise refusals.invalid_release(twice, _REMEDY_TWICE)
         return total % _MODULUS, contents % _MODULUS
 
     @staticmethod
-    def _twice(entries: sqlite3.Connection, places: set[int]) -> str | None:
-        """Name two entries that are the same fact of the same sample; None where only their digests are alike."""
+    def _describe_repeated_fact(entries: sqlite3.Connection, places: set[int]) -> str | None:
+        """Describe two entries that are the same fact of the same sample; None if only their digests are alike."""
         first: dict[tuple[str, int], str] = {}
         for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
             fact = _parse_entry(str(entry_id), data)
@@ -172,8 +172,8 @@ class Release:
                     return f"{both} are both fact {fact.fact_idx} of sample {fact.sample_id!r}"
         return None
 
-    def _astray(self) -> str:
-        """Name an id that is there twice, or that no entry has; the ids are kept on the disk meanwhile."""
+    def _bad_id(self) -> str:
+        """Describe an id that is listed twice, or that no entry has; the ids are kept on the disk meanwhile."""
         with closing(sqlite3.connect("")) as kept, self._entries() as entries:
             kept.execute("CREATE TABLE named (id TEXT PRIMARY KEY) WITHOUT ROWID")
             for number, entry_id in enumerate(self._ids(), 1):
@@ -209,7 +209,7 @@ def _weight(words: str) -> int:
 
 
 def _read_entry_id(line: bytes, number: int) -> str:
-    """Give the entry that a line names. Raises `ValueError`."""
+    """Give the entry id in line `number` of the file of ids. Raises `ValueError` for a faulty line."""
     said = line.decode().rstrip("\r\n")
     before, tab, entry_id = said.rpartition("\t")
     if tab and before != str(number):
@@ -220,7 +220,7 @@ def _read_entry_id(line: bytes, number: int) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Raise where a SQLite file is shorter than its header says, which reading alone would notice late."""
+    """Raise `InvalidRelease` if a SQLite file is cut off or has changes in a journal; reading would notice late."""
     with file.open("rb") as opened:
         header = opened.read(100)
     if not header.startswith(b"SQLite format 3\x00"):
@@ -259,7 +259,7 @@ def _is_indexed(entries: sqlite3.Connection) -> bool:
 
 
 def _parse_entry(entry_id: str, data: str | bytes) -> ReleasedFact:
-    """Parse an entry. Raises `InvalidRelease`, which names it."""
+    """Parse an entry as a fact. Raises `InvalidRelease`, which names the entry, if it is faulty."""
     try:
         entry = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:

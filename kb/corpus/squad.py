@@ -26,9 +26,9 @@ from colmlm.kb.errors import describe_misread
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
-    """A question with all its answers, the external id of its paragraph, and there the span of the first answer.
+    """A question with all its answers, the external id of its paragraph, and the span of its first answer there.
 
-    One without answers was asked of a paragraph that does not say it, as in SQuAD 2.0.
+    A question without answers is one that its paragraph does not answer, as in SQuAD 2.0.
     """
 
     document: str
@@ -51,7 +51,7 @@ def read_squad(path: Path) -> Iterator[Parsed]:
 def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQuestion]:
     """Read every question that the file answers. It skips malformed ones, which `read_squad` refuses by name.
 
-    With `unanswered` it also gives those that the file says have no answer: a null one, or an empty list.
+    With `unanswered` it also gives the questions that the file marks as unanswered, by null or an empty list.
     """
     with path.open("rb") as source:
         paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _jsonl(path, source)
@@ -60,13 +60,15 @@ def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQue
                 document = squad_identity(_title_with_spaces(paragraph.get("title")), paragraph["context"])
                 qas = paragraph.get("qas")
                 for qa in qas if isinstance(qas, list) else ():
-                    one = _quiz(document, qa) or (_unanswered_question(document, qa) if unanswered else None)
+                    one = _answered_question(document, qa) or (
+                        _unanswered_question(document, qa) if unanswered else None
+                    )
                     if one is not None:
                         yield one
 
 
-def _quiz(document: str, qa: Any) -> SquadQuestion | None:
-    """Give the question with its well-formed answers, of which `read_squad` marks the first."""
+def _answered_question(document: str, qa: Any) -> SquadQuestion | None:
+    """Give the question with its well-formed answers, of which `read_squad` marks the first; None without one."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
         return None
     several = qa.get("answers")
@@ -84,7 +86,7 @@ def _quiz(document: str, qa: Any) -> SquadQuestion | None:
 
 
 def _unanswered_question(document: str, qa: Any) -> SquadQuestion | None:
-    """Give a question that is said to have no answer."""
+    """Give the question if the file marks it as having no answer; else None."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str) or not qa["question"].strip():
         return None
     said = qa["answer"] if "answer" in qa else qa.get("answers", "")
@@ -136,7 +138,7 @@ def _paragraph(where: str, record: object) -> Parsed:
     refusals: list[Refusal] = []
     for qa in qas:
         try:
-            span = _answer(qa)
+            span = _first_answer(qa)
         except (KeyError, TypeError, IndexError) as error:
             why = f"malformed question, which was left out: {describe_misread(error)}"
             refusals.append(Refusal(external_id, 0, why))
@@ -155,12 +157,12 @@ def _title_with_spaces(title: Any) -> str | None:
 
 
 def squad_identity(title: str | None, context: str) -> str:
-    """Give an id for a document that came without: a digest of what it says."""
+    """Give an external id for a document that has none: a digest of its title and text."""
     return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
 
-def _answer(qa: Any) -> FactSpan | None:
-    """Give the question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
+def _first_answer(qa: Any) -> FactSpan | None:
+    """Give the span of the question's first answer; None for a question that the paragraph does not answer."""
     if not isinstance(qa, dict):
         raise TypeError("not a JSON object")
     if "answer" not in qa and qa["answers"] == []:
@@ -179,10 +181,7 @@ def _answer(qa: Any) -> FactSpan | None:
 
 
 def resolve_overlaps(spans: Sequence[FactSpan]) -> tuple[FactSpan, ...]:
-    """Give the largest set of spans without overlap, by taking the earliest end first.
-
-    Of equal spans with several questions it keeps the first.
-    """
+    """Give the largest set of spans without overlap, by taking the earliest end first; of equal spans the first."""
     kept: list[FactSpan] = []
     for span in sorted(spans, key=lambda s: (s.end, -s.start)):
         if not kept or span.start >= kept[-1].end:

@@ -58,7 +58,7 @@ class TrainingRecord:
 
     @classmethod
     def begin(cls, *, base: str | None = None, unknown: str | None = None) -> Self:
-        """Give an empty record with a new salt, over a base of others or over weights that nothing is known of."""
+        """Give an empty record with a new salt; `base` names weights of others, `unknown` an unrecorded training."""
         return cls(
             secrets.token_bytes(_SIZE),
             bases=() if base is None else (base,),
@@ -71,7 +71,7 @@ class TrainingRecord:
         return len(self.digests) // _SIZE
 
     def with_texts(self, text_digests: Iterable[bytes], unknown: str | None = None) -> Self:
-        """Add texts by their `text_digest`; `unknown` names what else was trained on. A text takes milliseconds."""
+        """Give the record with more texts, by `text_digest`, each in milliseconds; `unknown` names other training."""
         new = set(harden_digests(self.salt, self.cost, text_digests).values())
         known = {self.digests[at : at + _SIZE] for at in range(0, len(self.digests), _SIZE)}
         more = () if unknown is None or unknown in self.unknown else (unknown,)
@@ -165,14 +165,14 @@ class FoundRecord:
     fault: str = ""
 
 
-def describes_weights(directory: Path) -> Path | None:
+def description_file(directory: Path) -> Path | None:
     """Give the file in `directory` that describes its weights; None where there is none."""
     return next((directory / name for name in DESCRIPTION_FILES if (directory / name).is_file()), None)
 
 
 def find_record(directory: Path) -> FoundRecord:
-    """Read the record in a directory of weights, and hold it to the digest in their description."""
-    file = describes_weights(directory)
+    """Read the record in a directory of weights, and check it against the digest in their description."""
+    file = description_file(directory)
     if file is None:
         return FoundRecord(None, None, fault="its files are not here")
     try:
@@ -196,6 +196,6 @@ def find_record(directory: Path) -> FoundRecord:
 
 @lru_cache(maxsize=16)
 def _read_file(file: Path, changed: int, size: int) -> tuple[str, TrainingRecord]:
-    """Read the file as it was when it had changed at this time and had this size."""
+    """Read a record and the digest of its file; cached while the file has the same time of change and size."""
     content = file.read_bytes()
     return hashlib.sha256(content).hexdigest(), TrainingRecord.read(content)

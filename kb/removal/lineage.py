@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.training_record import (
     RECORDED,
     FoundRecord,
-    describes_weights,
+    description_file,
     find_record,
     harden_digests,
 )
@@ -85,14 +85,14 @@ def _weights_in(home: Path) -> Iterator[tuple[Path, FoundRecord]]:
         folders = sorted(one for one in home.iterdir() if one.is_dir() and one.name not in _NOT_WEIGHTS)
         below = [one for folder in folders for one in sorted(folder.iterdir()) if one.is_dir()]
         for folder in (*folders, *below):
-            if describes_weights(folder) is not None:
+            if description_file(folder) is not None:
                 yield folder, find_record(folder)
     except OSError:
         return
 
 
 def _description_digest(folder: Path) -> str:
-    file = describes_weights(folder)
+    file = description_file(folder)
     return hashlib.sha256(b"" if file is None else file.read_bytes()).hexdigest()[:16]
 
 

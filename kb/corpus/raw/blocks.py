@@ -56,12 +56,12 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """Give the encoding that a byte order mark at the beginning says; None without one."""
+    """Give the encoding that a byte order mark at the beginning names; None without such a mark."""
     return next((name for mark, name in _MARKS if data.startswith(mark)), None)
 
 
 def normalise_text(text: str) -> str:
-    """Give the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
+    """Give the text with line ends as ``\\n``. Raises `Unreadable` on binary data, or if no character is visible."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if is_blank(text):
         raise Unreadable("no text in it; leave it out")
@@ -73,7 +73,7 @@ def normalise_text(text: str) -> str:
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """Give the encoding that an HTML file declares in its head. Raises `Unreadable` on an unknown one."""
+    """Give the encoding that an HTML file declares in its head, or None. Raises `Unreadable` on an unknown one."""
     found = _DECLARED.search(data[:2048])
     if found is None:
         return None
@@ -106,7 +106,7 @@ class Blocks:
             self._pieces.pop()
 
     def close(self, *, after: str = "\n\n", verbatim: bool = False) -> str:
-        """End the open block; `after` separates it from the next. Runs of blanks in it become one, unless verbatim."""
+        """End the open block and give its text, with single blanks unless verbatim; `after` separates the next."""
         text = "".join(self._pieces)
         self._pieces.clear()
         if verbatim:
@@ -135,7 +135,7 @@ class Blocks:
 
 
 class ReadPiece(NamedTuple):
-    """Record what was read from one line, row or file; `parsed` is None where there is nothing yet.
+    """A piece read from one line, row or file; `parsed` is None if it only reports progress.
 
     `reached` is its end as an offset in the file, in bytes.
     """
@@ -173,9 +173,9 @@ class FieldNames:
     text: str | None = None
 
     def choose_fields(self, names: Iterable[str]) -> dict[str, str]:
-        """Give for each part of a document the one of these names that holds it.
+        """Give, for each part of a document such as "text", the one of these field names that holds it.
 
-        Raises `Unreadable` where a field that was named, or any text, is not there.
+        Raises `Unreadable` if a field that the caller named, or any field for the text, is missing.
         """
         there = list(names)
         usual = {name.strip().casefold(): name for name in reversed(there)}
@@ -202,11 +202,11 @@ def _list_names(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAddition:
-    """Choose how raw documents are read, annotated and taken into a corpus.
+    """Options of adding raw documents: how they are read, annotated and taken into a corpus.
 
     With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
-    (None: the released ones); with `questions` every fact gets one, which is dropped where with `verify` the reader
-    does not come back to the fact by it. `fields` says what the fields of records are named.
+    (None: the released ones). With `questions` every fact gets a question; with `verify` the reader must find the fact
+    by it, or it is dropped. `fields` has the names of the fields of records.
     """
 
     encoding: str | None = None

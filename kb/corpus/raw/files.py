@@ -1,9 +1,9 @@
 """Finds the files to read: those that are named, and those in directories that are named.
 
 A directory is walked by handles. Every name below it is opened relative to the handle of its directory, and no link is
-followed. A directory that is swapped for a link during the walk is refused, and so is a file before it is read.
-It needs a system with `openat` (Linux, macOS), as the reading process needs `setrlimit`. What that process and its
-parent tell each other of a file is JSON after its length.
+followed. A directory that is swapped for a link during the walk is refused, and so is a file before it is read. It
+needs a system with `openat` (Linux, macOS), as the reading process needs `setrlimit`. The messages between that process
+and its parent are JSON, each after its length.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FolderOrigin(NamedTuple):
 class RawFile:
     """A file to read, of a kind of `KINDS`. Its document's id is its path below the directory that was named.
 
-    `uri` and `encoding` are known of a page that was fetched; of other files the address is where they lie.
-    `origin` is known of a file that was found in a directory, and no other file is read in its place.
+    A page that was fetched has its `uri` and `encoding`; the address of other files is their path. A file that was
+    found in a directory has its `origin`, and no other file is read in its place.
     """
 
     path: Path
@@ -97,7 +97,7 @@ def find_files(inputs: Sequence[Path]) -> FoundFiles:
 def walk_folder(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the files and links below a directory by their path in it, each with its status, in order.
 
-    What cannot be opened is added to `refusals`.
+    A refusal of each directory or file that cannot be opened is added to `refusals`.
     """
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
@@ -116,11 +116,11 @@ def walk_folder(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os
 
 @contextmanager
 def opened_file(path: Path, origin: FolderOrigin | None) -> Iterator[Path]:
-    """Give a path by which the file is opened in the block: without an origin its own, as of a file that was named.
+    """Give a path that opens the file within the block: its own path, if it was named and so has no origin.
 
-    With an origin it leads to the file that was found, which is open meanwhile. On macOS whoever opens it a second
-    time goes on where the first stopped, and has to seek. Raises `OSError`, also where a link, a pipe or another file
-    is there now, or a link to a directory on the way to it.
+    With an origin the path leads to a handle of the file that was found. On macOS a second opening goes on where the
+    first stopped, and has to seek. Raises `OSError`, also where a link, a pipe or another file is there now, or a link
+    to a directory on the way to it.
     """
     if origin is None:
         yield path
@@ -171,7 +171,7 @@ def _swapped_file_error() -> OSError:
 def _entries(
     folder: int, names: Sequence[str], refusals: list[Refusal]
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield what is not hidden in an open directory, with its status; links are not followed."""
+    """Yield the names in an open directory that are not hidden, each with its status; links are not followed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -187,7 +187,7 @@ def refuse_unreadable(name: str, error: OSError) -> Refusal:
 
 
 def kind_of(name: str) -> str | None:
-    """Give the kind of a file by its name."""
+    """Give the kind of a file by the end of its name; None if no reader takes such files."""
     small = name.lower()
     plain = next((small.removesuffix(suffix) for suffix in _PACKED if small.endswith(suffix)), small)
     if _EXTRACT.fullmatch(plain):

@@ -110,7 +110,7 @@ def _depth(text: str) -> int:
 
 
 def _width(text: str) -> int:
-    """Give the largest number of attributes of a tag."""
+    """Give the largest number of attributes that a tag of the page has; 0 if no tag is long enough to be refused."""
     tags = (tag.group() for tag in _WHOLE_TAG.finditer(_NO_TAGS.sub(" ", text)))
     return max(
         (len(_ATTRIBUTE.findall(_VALUES.sub("=", tag))) for tag in tags if len(tag) > 2 * _WIDEST), default=0
@@ -127,7 +127,7 @@ def _main(tree: LexborHTMLParser) -> Any:
 
 
 def _collect(root: Any, blocks: Blocks, *, in_page: bool) -> None:
-    """Walk the tree without recursion, as pages may be nested deep; with `in_page` it leaves out a page's header."""
+    """Add the visible text of a tree to the blocks, without recursion; with `in_page` without the page's header."""
     inside: Counter[str] = Counter()
     waiting: list[tuple[Any, bool]] = [(root, False)]
     while waiting:
@@ -152,7 +152,7 @@ def _begin_element(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
     if tag == "br":
         blocks.add("\n" if inside["pre"] else HARD_BREAK)
     elif tag in _BLOCKS:
-        _part(blocks, inside)
+        _end_block(blocks, inside)
 
 
 def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
@@ -164,11 +164,11 @@ def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
     elif tag == "pre":
         blocks.close(verbatim=True)
     elif tag in _BLOCKS:
-        _part(blocks, inside)
+        _end_block(blocks, inside)
 
 
-def _part(blocks: Blocks, inside: Counter[str]) -> None:
-    """End the open block; a cell stays one block whatever is in it, and blocks in an item become lines."""
+def _end_block(blocks: Blocks, inside: Counter[str]) -> None:
+    """End the open block, unless it is within a table cell; within a list the next block follows on a new line."""
     if any(inside[tag] for tag in _CELLS):
         blocks.add(" ")
     else:
@@ -206,16 +206,16 @@ _STOPS = (".", ",", ";", ":", "!", "…")
 
 
 def heading_line(text: str) -> str | None:
-    """Give the first line if it looks like a heading: short, without a full stop, and followed by a gap."""
-    if (said := _SAID.match(text)) is not None and (title := _short(said.group(1))):
+    """Give the title of a text: from a line "Title:", or its first line if that looks like a heading; else None."""
+    if (said := _SAID.match(text)) is not None and (title := _title_of_line(said.group(1))):
         return title
     first = _FIRST.match(text)
-    title = _short(first.group(1)) if first else None
+    title = _title_of_line(first.group(1)) if first else None
     return None if title is None or title.endswith(_STOPS) else title
 
 
-def _short(line: str) -> str | None:
-    """Give a line without blanks and signs around it, or None if it is too long to be a title or has no letter."""
+def _title_of_line(line: str) -> str | None:
+    """Give a line without blanks and signs around it; None if it is too long for a title or has no letter."""
     title = " ".join(line.split()).strip("#=*_~ ")
     fits = len(title) <= _LONGEST and len(title.split()) <= _MOST_WORDS
     return title if fits and any(character.isalpha() for character in title) else None
@@ -255,7 +255,7 @@ def _book(book: ZipFile) -> tuple[str | None, str]:
 
 
 def _spine(package: Element, folder: str) -> Iterator[str]:
-    """Yield where the pages that are read one after another stand in the archive."""
+    """Yield the paths in the archive of the book's pages, in reading order."""
     items = {item.get("id"): item for item in package.iter(f"{_OPF}item")}
     for reference in package.iter(f"{_OPF}itemref"):
         item = items.get(reference.get("idref"))
@@ -264,7 +264,7 @@ def _spine(package: Element, folder: str) -> Iterator[str]:
 
 
 def _page(book: ZipFile, place: str) -> str:
-    """Give the text of a page with its heading; nothing where it has only pictures."""
+    """Give the text of a page of a book after its heading; empty if it has no readable text."""
     data = book.read(place)
     try:
         title, text = read_html(decode_text(data, declared_encoding(data)))
@@ -319,7 +319,7 @@ def read_markdown(text: str) -> tuple[str | None, str]:
 
 
 def _collect_tokens(tokens: Sequence[Token], blocks: Blocks) -> str | None:
-    """Add the text of the tokens to the blocks, and give the first heading of the first level."""
+    """Add the text of the tokens to the blocks, and give the first heading of the first level, or None."""
     heading: str | None = None
     lists = 0
     for token in tokens:
@@ -355,7 +355,7 @@ def _collect_tokens(tokens: Sequence[Token], blocks: Blocks) -> str | None:
 
 
 def _inline(token: Token) -> str:
-    """Give the text of one inline token."""
+    """Give the text of one inline token; empty for other tokens than texts, code and line breaks."""
     if token.type in ("text", "code_inline", "text_special"):
         return token.content
     if token.type == "softbreak":

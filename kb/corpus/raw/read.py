@@ -62,7 +62,7 @@ from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, DocumentLimits, 
 
 @dataclass(slots=True)
 class _Wiki:
-    """Record the head of a dump: the address of its pages, and what links to files and categories begin with."""
+    """The site of a dump: the address of its pages, and the prefixes of links to files and categories."""
 
     xmlns: str
     pages: str = ""
@@ -76,7 +76,7 @@ class _Wiki:
                 self.beside.add(namespace.text.casefold())
 
     def parse_page(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
-        """Give the document of a page; None where it is no article, or only leads to one."""
+        """Give the document of a page; None if the page is a redirect or no article in wikitext."""
         said = {name: (page.findtext(f"{self.xmlns}{name}") or "").strip() for name in ("ns", "title", "id")}
         is_redirect = page.find(f"{self.xmlns}redirect") is not None
         if said["ns"] not in ("", _ARTICLES) or is_redirect or revision is None:
@@ -97,7 +97,7 @@ class _Wiki:
 
 
 def read_wiki(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
-    """Yield the articles of a Wikipedia dump, from page `ask.after` on."""
+    """Yield the articles of a MediaWiki dump, after page `ask.after`; other pages give pieces without a document."""
     number = 0
     try:
         with place.open("rb") as file, unpack_file(file, path) as stream:
@@ -163,7 +163,7 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
-    """Give what a page says. `beside` has the first words of links that show nothing, such as ``file``, in small.
+    """Give the visible text of a page. `beside` has lower-case prefixes of links that show nothing, such as ``file``.
 
     Raises `Unreadable` where the parser is not installed.
     """
@@ -177,7 +177,7 @@ def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
 
 
 def _visible_text(code: Any, beside: Collection[str]) -> Iterator[str]:
-    """Yield what the nodes of parsed wikitext show."""
+    """Yield the visible text of the nodes of parsed wikitext."""
     from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
 
     for node in code.nodes if code is not None else ():
@@ -204,7 +204,7 @@ def _visible_text(code: Any, beside: Collection[str]) -> Iterator[str]:
 
 
 def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> Parsed:
-    """Parse one line as a document without facts; where it has no address, its file's is taken."""
+    """Parse one line as a document without facts; a document without an address gets that of its file."""
     record = parse_json(line, where)
     if isinstance(record, Refusal):
         return Parsed(None, (record,))
@@ -223,7 +223,7 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> P
 
 
 def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
-    """Make a document of a record from the chosen fields; without an id it gets a digest of its text."""
+    """Make a document of a record from the chosen fields; if no field is its id, it gets a digest as id."""
     parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -236,7 +236,7 @@ def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: st
 
 
 def _as_text(value: object) -> object:
-    """Give whole numbers as text, since ids, titles and revisions often are such."""
+    """Give a whole number as text, since ids, titles and revisions are often numbers; give other values as they are."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -254,7 +254,7 @@ _SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's coun
 
 
 def read_table(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
-    """Yield the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
+    """Yield the rows of a table as documents. A row that cannot be read is refused with its line."""
     csv.field_size_limit(MOST_BYTES)
     done = 0
     try:
@@ -308,7 +308,7 @@ def _fault(row: list[str], header: list[str]) -> str | None:
 
 
 def read_columns(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
-    """Yield the rows as documents. Only the columns that hold a part of a document are read."""
+    """Yield the rows of a Parquet file as documents. Only columns that hold a part of a document are read."""
     from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
 
     chosen: dict[str, str] = {}
@@ -424,13 +424,13 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
 
 
 def _place(uri: str) -> PurePosixPath:
-    """Give the path that an address names on its host; the host where it names none."""
+    """Give the path that an address has on its host, or the host if the path is empty."""
     parts = urlsplit(uri)
     return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
 
 
 def _title_from_name(path: PurePath) -> str:
-    """Make a title of the file's name."""
+    """Make a title of a file's name: without its suffix, and with spaces for underscores and hyphens."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name
 
 
@@ -463,8 +463,8 @@ def _confine(limits: DocumentLimits) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
-def _allow(limits: DocumentLimits) -> None:
-    """Allow the next document its processor time, after which the kernel ends the process."""
+def _limit_processor_time(limits: DocumentLimits) -> None:
+    """Set the limit of processor time for the next document, beyond which the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
@@ -472,12 +472,12 @@ def _allow(limits: DocumentLimits) -> None:
 
 def _answer(ask: ReadRequest, limits: DocumentLimits) -> Iterator[bytes]:
     line, reached = ask.after, 0
-    _allow(limits)
+    _limit_processor_time(limits)
     try:
         for piece in read_pieces(ask):
             yield _encode_piece(piece, limits)
             line, reached = piece.line, piece.reached
-            _allow(limits)
+            _limit_processor_time(limits)
         yield _encode_message(ReaderReport(line, reached, end=True))
     except MemoryError:
         yield _encode_message(ReaderReport(line, reached, breach="memory"))
@@ -501,7 +501,7 @@ def _encode_piece(piece: ReadPiece, limits: DocumentLimits) -> bytes:
 
 
 def _refusals(parsed: Parsed) -> Iterator[Refusal]:
-    """Yield the refusals to report: not too many, and with texts that are cut short and can be stored."""
+    """Yield the refusals to report: at most 1,000 and a note, with texts that are cut short and can be stored."""
     for one in parsed.refusals[:_MOST_REFUSALS]:
         yield Refusal(_cut_words(one.document), min(one.offset, _FARTHEST), _cut_words(one.reason), one.code)
     if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:

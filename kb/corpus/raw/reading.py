@@ -60,14 +60,14 @@ def read_raw(
     seen = set(taken)
     asks = ((_ask(file, file.encoding or encoding, fields or FieldNames()), file.size) for file in files)
     for ask, told in _read(asks, limits or DocumentLimits(), on_bytes):
-        parsed = _once(told, seen)
+        parsed = _refuse_repeated_id(told, seen)
         if on_parsed is not None:
             on_parsed(ask.external_id, parsed)
         yield parsed
 
 
-def _once(parsed: Parsed, seen: set[str]) -> Parsed:
-    """Refuse a document with an id that was seen before."""
+def _refuse_repeated_id(parsed: Parsed, seen: set[str]) -> Parsed:
+    """Give the parsed document, or its refusal if its id is in `seen`; a new id is added to `seen`."""
     document = parsed.document
     if document is None:
         return parsed
@@ -117,7 +117,7 @@ def _read(
 def _file(reader: FileReader, ask: ReadRequest) -> Iterator[ReaderReport]:
     """Yield the reports of a file.
 
-    A document beyond the limits is refused, and where documents are lines or pages of a wiki, the next follow.
+    A document beyond the limits is refused. The next documents follow if they are lines, or pages of a wiki.
 
     No lines follow a breach of time, since no single line takes that long, but very many blank ones do.
     """
@@ -186,7 +186,7 @@ class FileReader:
         self._end()
 
     def read(self, ask: ReadRequest) -> Iterator[ReaderReport]:
-        """Yield the reports of the process on this file; the last one ends the file or name the limit exceeded."""
+        """Yield the reports of the process on this file; the last one ends the file or names the limit exceeded."""
         last = ReaderReport(ask.after)
         try:
             process = self._running()
@@ -203,7 +203,7 @@ class FileReader:
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """Give the process, once it reports that it runs. Raises `ReaderUnavailable`."""
+        """Give the process, started if there is none, once it reports that it runs. Raises `ReaderUnavailable`."""
         if self._process is None:
             try:
                 self._process = _start_process(self.limits)
@@ -213,13 +213,13 @@ class FileReader:
         return self._process
 
     def _next(self) -> ReaderReport:
-        """Give the next message. Raises `_Breached` where none comes."""
+        """Give the next report of the process. Raises `_Breached` if none comes in time, or the process ended."""
         assert self._process is not None and self._process.stdout is not None
         stream = self._process.stdout.fileno()
         ready = select.poll()
         ready.register(stream, select.POLLIN)
         until = time.monotonic() + _PATIENCE * self.limits.seconds
-        while (message := self._whole()) is None:
+        while (message := self._arrived_message()) is None:
             if not ready.poll(TICK_SECONDS * 1000):
                 self.on_wait()
                 if time.monotonic() > until:
@@ -230,8 +230,8 @@ class FileReader:
                 raise self._breach_at_exit()
         return msgspec.json.decode(message, type=ReaderReport)
 
-    def _whole(self) -> bytes | None:
-        """Give the next message that has arrived completely; None where there is none."""
+    def _arrived_message(self) -> bytes | None:
+        """Give the next message that has arrived completely; None if none has. Raises `_Breached` on a long one."""
         if len(self._arrived) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._arrived)

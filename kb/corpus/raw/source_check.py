@@ -30,9 +30,9 @@ _MISSING = re.compile(r"\b(404|410)\b")  # statuses of pages that are no more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedStatement:
-    """Hold what a document is taken to say: `value` at ``text[start:end]`` of the text that is stored of it.
+    """A statement of a document as stored: `value` at ``text[start:end]`` of its stored text.
 
-    `uri` is where the document was read, a file of this machine or a page; None where nobody noted that.
+    `uri` is where the document was read, a file of this machine or a page; None if that is not stored.
     """
 
     external_id: str
@@ -54,9 +54,9 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCheck:
-    """Tell what the source says now: the outcome, the place of the words, and `says`, the words that stand there.
+    """The result of a check: the outcome, and the place and text (`says`) of the words found at the source.
 
-    Of what is gone or cannot be read there is a `cause` only, and no place of what stands nowhere.
+    If the source is gone or cannot be read, there is a `cause` only; if the sentence is not found, there is no place.
     """
 
     outcome: str
@@ -73,9 +73,9 @@ class SourceCheck:
 def check_source(
     said: SourcedStatement, *, allow_private: bool = False, limits: DocumentLimits | None = None
 ) -> SourceCheck:
-    """Read the document's file or page again, and compare. Raises nothing for a source that cannot be read.
+    """Read the document's file or page again, and compare. A source that cannot be read is an outcome, not an error.
 
-    Pages of private networks are read with `allow_private` alone.
+    Pages of private networks are read only with `allow_private`.
     """
     if said.uri is None:
         return SourceCheck(
@@ -133,7 +133,7 @@ def _compare_document(
 def _same_document(
     said: SourcedStatement, documents: Sequence[AnnotatedDocument]
 ) -> AnnotatedDocument | None:
-    """Find the document that made the statement among those of its file; None where none has its id.
+    """Find the document of the statement among those of a file, by its id; None if no document has that id.
 
     Two ids are the same where one ends with the other after a slash: a sync names the path from its own folder on.
     """
@@ -168,7 +168,7 @@ def _make_check(outcome: str, found: re.Match[str], uri: str) -> SourceCheck:
 
 
 def _pattern(words: str) -> str:
-    """Give a pattern of these words with any blanks between them; a redacted stretch stands for any words."""
+    """Give a regular expression for these words with any blanks between them; redaction marks fit any words."""
     said = r"\s+".join(re.sub("█+", ".+?", re.escape(word)) for word in words.split())
     left, right = (r"\s*" if words[at : at + 1].isspace() else "" for at in (0, len(words) - 1))
     return f"{left}{said}{right}" if said else left

@@ -56,7 +56,7 @@ class Fetcher:
         self._close()
 
     def fetch(self, addresses: Sequence[str], on_page: Callable[[int, int], None]) -> FoundFiles:
-        """Fetch the pages in their order. A page that cannot be had is refused with the reason."""
+        """Fetch the pages at these addresses, in order; a page that cannot be fetched becomes a refusal."""
         found = FoundFiles()
         for number, address in enumerate(addresses, start=1):
             try:
@@ -91,18 +91,18 @@ class Fetcher:
         raise Unreadable(f"more than {MOST_REDIRECTS} redirects; name the page itself")
 
     def _request(self, url: httpx2.URL) -> httpx2.Request:
-        """Make a request to the number that the host's name stands for now, so that no later answer changes it."""
+        """Make a request to the IP address that a host's name has now, so that no later DNS answer changes it."""
         if url.scheme not in ("http", "https") or not url.host:
             raise Unreadable(f"it is of {url.scheme or 'no scheme'}, not http:// or https://; correct it")
         if url.userinfo:
             raise Unreadable("it holds a name or a password, which would be stored; leave that out")
-        name, number = url.raw_host.decode("ascii"), _number_of(url, self.allow_private)
+        name, number = url.raw_host.decode("ascii"), _ip_address_of(url, self.allow_private)
         headers = {"Host": url.netloc.decode("ascii"), "User-Agent": "colmlm", "Accept": _ACCEPTED}
         how = {"sni_hostname": name, "timeout": _TIMEOUT}
         return httpx2.Request("GET", url.copy_with(host=number), headers=headers, extensions=how)
 
     def _client_of_host(self, url: httpx2.URL) -> httpx2.Client:
-        """Give the client of a host: connections are kept by number, and two hosts may share one."""
+        """Give an HTTP client for this host alone: clients reuse connections by IP address, and hosts may share one."""
         if self._client is None or self._host != url.host:
             self._close()
             transport = DeadlineTransport(self._deadline)
@@ -115,8 +115,8 @@ class Fetcher:
             self._client = None
 
 
-def _number_of(url: httpx2.URL, allow_private: bool) -> str:
-    """Give the network address of a host. Raises `Unreadable` where it, or one of several, is of a private network."""
+def _ip_address_of(url: httpx2.URL, allow_private: bool) -> str:
+    """Give the IP address of a host. Raises `Unreadable` if one of its addresses is private, unless `allow_private`."""
     port = url.port or (443 if url.scheme == "https" else 80)
     found = addresses_of(url.raw_host.decode("ascii"), port)
     near = [address for address in found if not is_public(address)]
@@ -128,7 +128,7 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
 
 
 def _store_page(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
-    """Store the page of a response in a file, which is gone where the page is refused."""
+    """Store the page of a response in a file, and remove the file again if the page is refused."""
     if response.status_code != 200:
         raise Unreadable(
             f"the server answers {response.status_code} {response.reason_phrase}; check the address"
@@ -161,13 +161,13 @@ def _write_body(response: httpx2.Response, path: Path, left: int) -> int:
 
 
 def _kind_by_name(type_: str, url: httpx2.URL) -> str | None:
-    """Give the kind by the address's end, where the server does not say what it is."""
+    """Give the kind of a page by the end of its address if the server gives no type; else None."""
     kind = kind_of(url.path) if type_ == "application/octet-stream" else None
     return kind if kind in _KINDS.values() else None
 
 
 def _encoding(said: Message) -> str | None:
-    """Give the encoding that the server says, unless that is none that is known."""
+    """Give the encoding that the server declares; None if it declares none or an unknown one."""
     try:
         return codecs.lookup(str(said.get_param("charset", ""))).name
     except LookupError:
