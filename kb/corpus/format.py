@@ -227,7 +227,7 @@ def parse_line(line: bytes | str, where: str) -> Parsed:
 
 
 def parse_record(record: object, where: str) -> Parsed:
-    """Parse one record, from whatever format, as a document."""
+    """Parse one record of an annotated file, of any format. `where` names it in refusals that have no document id."""
     if not isinstance(record, dict):
         return _refused_document(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")
@@ -267,7 +267,7 @@ def is_blank(text: str) -> bool:
 
 
 def unstorable_characters(text: str) -> tuple[int, str] | None:
-    """Find a character in `text` that no UTF-8 database can store, and give its offset and a description."""
+    """Find the first character that no UTF-8 database can store; give its offset and a description, or None."""
     if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
         return None
     if found.group() == "\x00":

@@ -81,12 +81,12 @@ class Release:
         return self.folder / INDEX
 
     def index_digest(self) -> str:
-        """Digest the file of the index, which tells one edition of the keys from another."""
+        """Compute the SHA-256 of the index file, which distinguishes one edition of the keys from another."""
         with self.index.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
     def examine(self, on_entries: Callable[[int, int], None] | None = None) -> ExaminedRelease:
-        """Read all entries and ids once; raise where any is missing, damaged or repeated."""
+        """Read all entries and ids once. Raises `InvalidRelease` if any is missing, damaged or repeated."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():
                 raise refusals.invalid_release(

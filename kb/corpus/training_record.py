@@ -145,7 +145,7 @@ class TrainingRecord:
 
 
 def harden_digests(salt: bytes, cost: int, text_digests: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Give the digests of texts as a record of this salt and cost holds them, each by its `text_digest`."""
+    """Compute by scrypt the digests that a record of this salt and cost has, by the `text_digest` of each text."""
     wanted = sorted(set(text_digests))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # scrypt holds no lock of the interpreter
         return dict(zip(wanted, pool.map(partial(_harden, salt, cost), wanted), strict=True))
@@ -157,7 +157,7 @@ def _harden(salt: bytes, cost: int, digest: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """The record beside the weights in a directory; else `fault` says why there is none to rely on."""
+    """The training record in a directory of weights; `fault` says why it is missing, unreliable or incomplete."""
 
     name: str | None
     record: TrainingRecord | None

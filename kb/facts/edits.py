@@ -1,6 +1,7 @@
-"""Edits of facts: insert, delete and restore; `kb.facts.versions` has the others. Session first; nothing commits.
+"""Edits of facts: insert, delete and restore; `kb.facts.versions` has the others.
 
-Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
+Every edit takes the log's lock before it reads, so what it checks still holds when it writes. The functions take the
+session first and never commit.
 """
 
 from __future__ import annotations
@@ -249,7 +250,7 @@ def close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
 
 
 def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
-    """Open versions at change `seq`, each given by fact, number and value."""
+    """Open versions at change `seq`, each given as fact id, number and value."""
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
         session.execute(insert(FactVersionRow), rows)
@@ -427,7 +428,7 @@ WHERE f.id = ANY(:ids)
 def settle_review(
     session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str
 ) -> ReviewResult:
-    """Carry out the verdicts that still fit their facts; name the others with the change that settled them.
+    """Carry out the verdicts that still fit their facts; report the other facts with the change that settled them.
 
     Raises `FactNotFound` for unknown ids, and `InvalidValue` for two verdicts on one fact.
     """

@@ -51,10 +51,10 @@ class Facts:
         proposed: bool = False,
         **how: Unpack[Contradicting],
     ) -> Edit:
-        """Add a fact without a document. Lookups find it once a rekey has made a key for it.
+        """Add a fact without a document. Lookups find it once a fill has made its key.
 
-        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`, and
-        `AnsweredAlready` where another fact answers the question otherwise, unless `anyway`.
+        Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`, and `AnsweredAlready`
+        where another fact answers the question otherwise, unless `anyway`.
         """
         return self.add_many([FactDraft(question, value, answer, proposed)], **how)
 
@@ -67,7 +67,7 @@ class Facts:
 
     @retry_on_contention
     def add_to(self, document_id: int, span: Marking, **how: Unpack[MarkedAddition]) -> Edit:
-        """Add a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
+        """Add a fact to a document; the text of the span becomes its value. Lookups find it after the next fill.
 
         Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or what `add` raises.
         """
@@ -103,7 +103,7 @@ class Facts:
 
     @retry_on_contention
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
-        """Move the span of a fact within its document, whose words there become its value.
+        """Move the span of a fact within its document; the text of the new span becomes its value.
 
         Raises what `add_to` and `edit` raise.
         """

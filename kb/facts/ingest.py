@@ -156,12 +156,12 @@ class IngestRun:
                 if writing is not None:
                     finish(writing)
         if so_far[0].documents and not self.dry_run:
-            self._merge_words_and_analyze(max(so_far[0].facts, so_far[0].documents))
+            self._settle(max(so_far[0].facts, so_far[0].documents))
         return replace(
             so_far[0], overlaps_resolved=reading.overlaps_resolved, refusals=tuple(reading.refusals)
         )
 
-    def _merge_words_and_analyze(self, many: int) -> None:
+    def _settle(self, many: int) -> None:
         with self.sessions.begin() as session:
             sentences.merge_new_words(session)
             if many >= MANY_FACTS:

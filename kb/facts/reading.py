@@ -84,7 +84,7 @@ def list_facts(
     after: int = 0,
     limit: int = FACTS_LISTED,
 ) -> list[FactRecord]:
-    """Give the facts that `FactsSought` describes, by id."""
+    """List the facts that fit the filters of `FactsSought`, by id. Raises `CorpusNotFound`."""
     statement = _statement().where(FactRow.id > after)
     if corpus is not None:
         require_corpus(session, corpus)

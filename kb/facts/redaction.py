@@ -208,7 +208,7 @@ class NamePlace:
 
 
 def place_name(table: str, column: str, row_id: object) -> str:
-    """Give the name by which people decide on a place: "document.text/12", or "fact/7"."""
+    """Give the name of a place as people read it: "document.text/12", or "fact/7" for a whole fact."""
     return f"{table}/{row_id}" if table == FACT else f"{table}.{column}/{row_id}"
 
 
@@ -449,7 +449,7 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
 
 
 def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """Give new values for the columns of a row in which the finder finds something to redact."""
+    """Give, by name, the redacted values of those columns of a row in which the finder finds something."""
     redacted = {name: redact_json(getattr(row, name), finder) for name in names}
     return {name: value for name, value in redacted.items() if value != getattr(row, name)}
 

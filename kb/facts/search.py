@@ -97,7 +97,7 @@ def search_facts(
     sought = SoughtText.from_text(session, text, literally=literally) if text else None
     which = list(search_conditions(**filters))
     if nearest is not None:
-        ranked: FromClause = _nearest_facts(nearest, which)
+        ranked: FromClause = _near(nearest, which)
     elif sought is not None:
         is_live = filters.get("state", "live") == "live"
         last = reading.IS_LIVE_VERSION if is_live else reading.IS_LAST_VERSION
@@ -146,7 +146,7 @@ def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: in
     return select(found.c.id, func.min(found.c.rank).label("rank")).group_by(found.c.id)
 
 
-def _nearest_facts(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
+def _near(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
     given = func.unnest(literal(list(nearest), ARRAY(BigInteger)))
     near = given.table_valued(column("id", BigInteger), with_ordinality="rank", name="near").render_derived()
     return select(FactRow.id, near.c.rank).join(near, near.c.id == FactRow.id).where(*which).cte("found")

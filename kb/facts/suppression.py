@@ -533,7 +533,7 @@ class ErasedTexts:
 
 @dataclass(frozen=True, slots=True)
 class ErasedTextFinder:
-    """Finds erased texts in texts of one origin."""
+    """Finds the erased texts that texts of one origin must not contain; `met` collects the ids of their facts."""
 
     texts: ErasedTexts
     said: TextOrigin

@@ -1,9 +1,9 @@
-"""Versions: give facts other values and questions, move spans, mark new facts, and undo changes. Session first.
+"""Versions: give facts other values and questions, move spans, mark new facts, and undo changes.
 
 Each edit opens a version, and accepts a fact that was proposed. Its former question and place stay in `fact_past`, and
 in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which every index finds them;
 the next fill makes new ones. A value alone leaves all keys as they are, since none depends on it. The note that two
-contradicting facts are both right ends when one of them gets another value or question.
+contradicting facts are both right ends when one gets another value or question. Functions take the session first.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def edit_facts(
 ) -> Edit:
     """Give live facts other values, questions or both, all or none.
 
-    Another value drops the annotator's answer, which says the value before in other words.
+    Another value drops the annotator's answer, which paraphrases the value before.
 
-    Raises `AnsweredAlready` where that makes a contradiction, unless `anyway`.
+    Raises `AnsweredAlready` where an edit makes a contradiction, unless `anyway`.
     """
     for one in fact_edits:
         if one.value is None and one.question is None:
@@ -95,7 +95,7 @@ def move_fact(
     version: int | None = None,
     anyway: bool = False,
 ) -> Edit:
-    """Move the span of a live fact within its document, whose words there become its value.
+    """Move the span of a live fact within its document; the text of the new span becomes its value.
 
     The annotator's answer goes, since it paraphrases the value before. A `question` takes the place of the fact's.
     """
@@ -134,7 +134,7 @@ def mark_fact(
     allow_erased: bool = False,
     anyway: bool = False,
 ) -> Edit:
-    """Add a fact to a current document, whose words at the span are its value.
+    """Add a fact to a current document; the text of the span becomes its value.
 
     Raises `AnsweredAlready` where it contradicts another fact, unless `anyway`.
     """
@@ -197,7 +197,7 @@ def write_new_states(
     new: Sequence[FactState],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Give these facts new states in one change, and drop the keys that no longer fit."""
+    """Store new states of these facts in one change, and drop the keys that no longer fit."""
     ids = [one.fact_id for one in new]
     edits.close_versions(session, ids, pending.seq)
     edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
@@ -358,7 +358,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
 def _last_changes(
     session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
 ) -> list[tuple[int, int | None]]:
-    """Give each fact with the change that last did to it what `change` did; None where that cannot be undone."""
+    """Give each fact with the last change that deleted, judged or edited it, as `change` did; None bars the undo."""
     if change.kind in DELETING:
         return [(v.fact_id, v.to_seq) for v in versions]
     if change.kind not in audit.VERDICTS:

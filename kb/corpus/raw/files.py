@@ -44,7 +44,7 @@ READABLE = f"{', '.join(KINDS)}; records, tables and wikis also with {' or '.joi
 
 
 class FolderOrigin(NamedTuple):
-    """The directory that was named, in which a file was found, and the file's device and inode."""
+    """The origin of a file found in a named directory: that directory, and the device and inode of the file."""
 
     folder: str
     device: int
@@ -299,6 +299,6 @@ def send_message(stream: IO[bytes], message: bytes) -> None:
 
 
 def receive_message(stream: IO[bytes]) -> bytes | None:
-    """Give the next message; None where the other end has closed."""
+    """Read the next message from the stream; None if the other end has closed it."""
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None

@@ -69,7 +69,7 @@ _ATTRIBUTE = re.compile(r"[\s/](?=[^\s/>])")
 def read_html(text: str) -> tuple[str | None, str]:
     """Give the title (the only first heading, or else the page's own) and the text of the page's main part.
 
-    That is ``<main>``, ``<article>`` or the whole page. Raises `Unreadable`.
+    The main part is ``<main>``, ``<article>`` or the whole page. Raises `Unreadable`.
     """
     if _depth(text) > _DEEPEST:
         raise Unreadable(
@@ -118,7 +118,7 @@ def _width(text: str) -> int:
 
 
 def _main(tree: LexborHTMLParser) -> Any:
-    """Give the main part where the page names exactly one, else its body."""
+    """Give the page's main element, else its article, if there is exactly one with text; else the body."""
     for selector in ("main, [role=main]", "article"):
         found = tree.css(selector)
         if len(found) == 1 and found[0].text(strip=True):
@@ -152,7 +152,7 @@ def _begin_element(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
     if tag == "br":
         blocks.add("\n" if inside["pre"] else HARD_BREAK)
     elif tag in _BLOCKS:
-        _end_block(blocks, inside)
+        _part(blocks, inside)
 
 
 def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
@@ -164,10 +164,10 @@ def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
     elif tag == "pre":
         blocks.close(verbatim=True)
     elif tag in _BLOCKS:
-        _end_block(blocks, inside)
+        _part(blocks, inside)
 
 
-def _end_block(blocks: Blocks, inside: Counter[str]) -> None:
+def _part(blocks: Blocks, inside: Counter[str]) -> None:
     """End the open block, unless it is within a table cell; within a list the next block follows on a new line."""
     if any(inside[tag] for tag in _CELLS):
         blocks.add(" ")
@@ -207,14 +207,14 @@ _STOPS = (".", ",", ";", ":", "!", "…")
 
 def heading_line(text: str) -> str | None:
     """Give the title of a text: from a line "Title:", or its first line if that looks like a heading; else None."""
-    if (said := _SAID.match(text)) is not None and (title := _title_of_line(said.group(1))):
+    if (said := _SAID.match(text)) is not None and (title := _short(said.group(1))):
         return title
     first = _FIRST.match(text)
-    title = _title_of_line(first.group(1)) if first else None
+    title = _short(first.group(1)) if first else None
     return None if title is None or title.endswith(_STOPS) else title
 
 
-def _title_of_line(line: str) -> str | None:
+def _short(line: str) -> str | None:
     """Give a line without blanks and signs around it; None if it is too long for a title or has no letter."""
     title = " ".join(line.split()).strip("#=*_~ ")
     fits = len(title) <= _LONGEST and len(title.split()) <= _MOST_WORDS

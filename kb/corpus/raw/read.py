@@ -463,7 +463,7 @@ def _confine(limits: DocumentLimits) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
-def _limit_processor_time(limits: DocumentLimits) -> None:
+def _allow(limits: DocumentLimits) -> None:
     """Set the limit of processor time for the next document, beyond which the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
@@ -472,12 +472,12 @@ def _limit_processor_time(limits: DocumentLimits) -> None:
 
 def _answer(ask: ReadRequest, limits: DocumentLimits) -> Iterator[bytes]:
     line, reached = ask.after, 0
-    _limit_processor_time(limits)
+    _allow(limits)
     try:
         for piece in read_pieces(ask):
             yield _encode_piece(piece, limits)
             line, reached = piece.line, piece.reached
-            _limit_processor_time(limits)
+            _allow(limits)
         yield _encode_message(ReaderReport(line, reached, end=True))
     except MemoryError:
         yield _encode_message(ReaderReport(line, reached, breach="memory"))

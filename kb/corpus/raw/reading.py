@@ -219,7 +219,7 @@ class FileReader:
         ready = select.poll()
         ready.register(stream, select.POLLIN)
         until = time.monotonic() + _PATIENCE * self.limits.seconds
-        while (message := self._arrived_message()) is None:
+        while (message := self._whole()) is None:
             if not ready.poll(TICK_SECONDS * 1000):
                 self.on_wait()
                 if time.monotonic() > until:
@@ -230,7 +230,7 @@ class FileReader:
                 raise self._breach_at_exit()
         return msgspec.json.decode(message, type=ReaderReport)
 
-    def _arrived_message(self) -> bytes | None:
+    def _whole(self) -> bytes | None:
         """Give the next message that has arrived completely; None if none has. Raises `_Breached` on a long one."""
         if len(self._arrived) < LENGTH.size:
             return None
