@@ -10,8 +10,8 @@ of the database.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Unpack, cast
@@ -110,7 +110,9 @@ class Holds:
     def approve(self, hold_id: int, *, token: TokenRecord | None = None) -> Hold:
         """Place a hold that another token asked for. Raises `SamePerson`, `HoldState` or `SecondPersonNeeded`."""
         by = self._require_second(hold_id, token)
-        with self._deciding(hold_id, by) as (session, row, known):
+        with _acting_with(by), self.kb.sessions.begin() as session:
+            audit.lock_log(session)  # before any row, as an erasure does
+            row, known = _read_hold(session, hold_id, lock=True)
             if row.state != "asked":
                 raise hold_state(hold_id, row.state)
             _require_other(f"Hold {hold_id}", known.asked_by, by, f"colmlm hold place --approve {hold_id}")
@@ -158,7 +160,9 @@ class Holds:
         """Take back a hold or a release that waits for a second person. Raises `HoldState` if none waits."""
         if self.kb.settings.hold_needs_two != "no":
             token = self._require_second(hold_id, token)
-        with self._deciding(hold_id, token) as (session, row, _):
+        with _acting_with(token), self.kb.sessions.begin() as session:
+            audit.lock_log(session)
+            row, _ = _read_hold(session, hold_id, lock=True)
             if row.state == "asked":
                 row.state = "withdrawn"
             elif row.state == "release-asked":
@@ -176,12 +180,6 @@ class Holds:
             what = "A decision on a hold"
             raise refusals.second_person_needed(what, "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list")
         return token
-
-    @contextmanager
-    def _deciding(self, hold_id: int, token: TokenRecord | None) -> Iterator[tuple[Session, HoldRow, Hold]]:
-        with _acting_with(token), self.kb.sessions.begin() as session:
-            audit.lock_log(session)  # before any row, as an erasure does
-            yield session, *_read_hold(session, hold_id, lock=True)
 
     def all(
         self,
