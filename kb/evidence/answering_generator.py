@@ -1,4 +1,4 @@
-"""Questions are answered alike by all doors: a prompt that asks as `ask` does; any other text is decoded."""
+"""A generator that answers a prompt's question from documents, as `Answering.ask` does, and decodes other texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Store = Callable[[NewOutput], OutputTrace]
 class AnsweringGenerator:
     """Answers the question that a prompt ends in from documents, and stores the answer as an output.
 
-    Other prompts, and requests that set how to decode, go to the generator.
+    Other prompts, and requests with decoding options, go to `generator`.
     """
 
     generator: Generator
@@ -79,7 +79,7 @@ class AnsweringGenerator:
         return self.store(output_of_answer(asked, "read", **filter_of(request)))
 
     def _end_of_output(self, request: GenerationRequest, trace: OutputTrace) -> FinishedOutput:
-        """Tell how it ended. All that is said is spliced, so that no token was chosen."""
+        """Give how an answer ended. All its words are spliced, so no token was decoded."""
         assert isinstance(request.prompt, str)
         num_tokens = self.generator.count_tokens([request.prompt])
         return FinishedOutput(
@@ -88,7 +88,7 @@ class AnsweringGenerator:
 
 
 def question_of_request(request: GenerationRequest) -> str | None:
-    """Give the question that a request asks; None where its prompt is no question or it sets decoding options."""
+    """Give the question that a request asks; None if its prompt is no question or it sets decoding options."""
     is_plain = (
         request.mode == "auto"
         and request.on_miss != "continue"
@@ -103,7 +103,7 @@ def question_of_request(request: GenerationRequest) -> str | None:
 
 
 def _pieces(trace: OutputTrace) -> Iterator[Item]:
-    """Yield the text in pieces, each splice behind the piece that ends in it, and a lookup that found nothing."""
+    """Yield a trace as stream items: text in pieces, each splice after the piece that ends with it, and misses."""
     said = 0
     for splice in trace.splices:
         if splice.outcome != "hit":

@@ -71,7 +71,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         session,
         stored,
         list(session.scalars(statement)),
-        said_of_it=_feedback_of_output(session, generation_id),
+        feedback=_feedback_of_output(session, generation_id),
         miss_groups=groups_of(session, generation_id),
     )
 
@@ -91,7 +91,7 @@ def _trace(
     session: Session,
     stored: GenerationRow,
     lookups: Sequence[AttributionRow],
-    said_of_it: tuple[Feedback, ...] = (),
+    feedback: tuple[Feedback, ...] = (),
     miss_groups: tuple[int, ...] = (),
 ) -> OutputTrace:
     hits = [lookup.fact_id for lookup in lookups if lookup.fact_id is not None]
@@ -116,7 +116,7 @@ def _trace(
         abstained=not stored.output,
         uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
         quotes=source,
-        feedback=said_of_it,
+        feedback=feedback,
         miss_groups=miss_groups,
         corpora=tuple(stored.corpora),
         principal=audit.principal_of(stored.principal),
@@ -124,7 +124,7 @@ def _trace(
 
 
 def _quoted_source(session: Session, stored: GenerationRow) -> Source | None:
-    """Give the stretch that an output quotes, with what its document says of itself."""
+    """Give the document that an output quotes, with the quoted span, as a source; None if it quotes none."""
     if stored.document_id is None or stored.quoted_start is None or stored.quoted_end is None:
         return None
     about = session.get_one(DocumentRow, stored.document_id)
@@ -168,9 +168,9 @@ def _trace_splice(
 def _edits_of(
     session: Session, fact_ids: Collection[int], after: int, origins: Iterable[VersionOrigin]
 ) -> tuple[dict[int, tuple[ChangeRecord, ...]], dict[int, ChangeRecord]]:
-    """List the edits of each of these facts past change `after`, and the changes that gave these versions their values.
+    """Give each fact's edits after change `after`, and the changes that gave the versions `origins` their values.
 
-    Keying is not an edit. A response that is limited by a filter has none: a change may be of other corpora too.
+    Kinds in `MAINTENANCE` are no edits. A caller limited to some corpora gets none: a change may be of others too.
     """
     if is_filtered():
         return {}, {}
@@ -182,8 +182,8 @@ def _edits_of(
     return edits, {change.seq: change for change in changes}
 
 
-def _edits_touching(session: Session, touches: ColumnElement[bool]) -> tuple[ChangeRecord, ...]:
-    statement = select(ChangeRow).where(touches, ChangeRow.kind.not_in(audit.MAINTENANCE))
+def _edits_touching(session: Session, condition: ColumnElement[bool]) -> tuple[ChangeRecord, ...]:
+    statement = select(ChangeRow).where(condition, ChangeRow.kind.not_in(audit.MAINTENANCE))
     return tuple(audit.change_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
 
@@ -220,7 +220,7 @@ def _use(used: AttributionRow, at: datetime) -> Use:
 
 
 def _sentence(origin: VersionOrigin) -> str | None:
-    """Give the sentence of the document around a version's place; None for a fact without one."""
+    """Give the sentence around a version's span in its document; None for a fact without a document."""
     if origin.around is None or origin.source is None:
         return None
     return sentence_around(
@@ -229,7 +229,7 @@ def _sentence(origin: VersionOrigin) -> str | None:
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """Give the sentence around a span, with at most 300 characters on either side."""
+    """Give the sentence of a text around a span, with at most 300 characters on either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
@@ -240,9 +240,9 @@ def sentence_around(text: str, start: int, end: int) -> str:
 def list_generations(
     session: Session, after: int, limit: int, thumb: Thumb | None = None, principal: str | None = None
 ) -> list[GenerationRecord]:
-    """List stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`.
+    """List stored outputs older than output `after` (0: all), newest first.
 
-    With `principal`, a token's name or a user's, only what was asked with it.
+    With `thumb` only outputs with such feedback; with `principal`, a token's name or a user's, only those it asked for.
     """
     num_splices = func.count(AttributionRow.generation_id)
     num_hits = num_splices.filter(AttributionRow.outcome == "hit")
@@ -281,7 +281,7 @@ def list_generations(
 
 
 def _thumbs(session: Session, generation_ids: Sequence[int], thumb: str) -> dict[int, int]:
-    """Count the thumbs of this kind by output."""
+    """Count the feedback with this thumb, by output; outputs without any are left out."""
     given = select(FeedbackRow.generation_id, func.count().label("number")).where(
         FeedbackRow.generation_id == func.any(list(generation_ids)), FeedbackRow.thumb == thumb
     )
@@ -295,9 +295,9 @@ def _thumbs(session: Session, generation_ids: Sequence[int], thumb: str) -> dict
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswers:
-    """Answers questions and stores each answer, also where nothing is said, unless the settings keep none.
+    """Answers questions and stores each answer, also an empty one, unless the settings keep none.
 
-    A database that cannot be written, by a role that only reads, answers too, and stores nothing. Threads may share it.
+    If the role of the database may only read, it answers and stores nothing. Threads may share it.
     """
 
     store: Store
@@ -308,10 +308,10 @@ class StoredAnswers:
         return self.answering.reader
 
     def answer(self, question: str, mode: str = "read", **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
+        """Answer as `Answering.ask`, or in the mode "paper" as `Answering.nearest_fact`, and store the answer.
 
-        What was erased while it was read is neither stored nor said: the answer is withheld then. Raises `InvalidValue`
-        for a question that cannot be stored.
+        An answer with a text that was erased meanwhile is withheld. Raises `InvalidValue` for a question that cannot be
+        stored.
         """
         audit.check_text("question", question)
         asked = self.answering.answer_in_mode(question, mode, **options)

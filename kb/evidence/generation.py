@@ -17,17 +17,17 @@ from colmlm.kb.texts.asked import ANSWER
 class GenerationRequest:
     """A prompt and how to decode it. `mode` is "auto" (the model decides when to look up), "forced" (at once) or "off".
 
-    `prompt` is text or token ids; temperature 0 is greedy; `threshold` None is the ranking's own; `min_seq` makes
-    lookups wait for that change; the model ends no text before `min_tokens`; `fact_bias` is added to the logit of
+    `prompt` is text or token ids. Temperature 0 is greedy. A `threshold` of None is the ranking's own. `min_seq` makes
+    lookups wait for that change. The model ends no text before `min_tokens`. `fact_bias` is added to the logit of
     `<FACT>` in "auto" (None: the checkpoint's own).
 
-    `on_miss` says what follows a lookup that finds nothing: "abstain" ends the output behind its last fact, and says
-    nothing where it has none; "continue" goes on in the model's own words. None: a question abstains, a text continues.
+    `on_miss` says what follows a lookup without a hit. "abstain" ends the output after its last splice, and leaves it
+    empty if it has none. "continue" goes on in the model's own words. None: a question abstains, a text continues.
 
-    `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default, which
-    reads for a prompt that ends in a question and takes the nearest key for any other text). The reader that nobody
-    named finds no fact below its own threshold, and none below `threshold`.
-    With `accepted_only` they find no fact that is only proposed; where `corpora` are named, only what stands in these.
+    `ranking` is how lookups find facts: "key", "words" or "reader". None is the generator's default: the reader for a
+    prompt that ends in a question, the nearest key for any other text. If the reader is the default, a fact must reach
+    its threshold and `threshold`. With `accepted_only` lookups find no proposed fact, with `corpora` only facts of
+    these corpora.
     """
 
     prompt: str | tuple[int, ...]
@@ -54,7 +54,7 @@ class GenerationRequest:
     def abstains(self) -> bool:
         """Tell whether the output ends after its last fact when a lookup finds nothing.
 
-        Where `on_miss` says nothing, that is so for questions, in every mode but "off".
+        If `on_miss` is None, it does so for questions, in every mode but "off".
         """
         if self.on_miss is None:
             return self.mode != "off" and self.is_question
@@ -68,9 +68,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplicedValue:
-    """A value spliced into an output at ``output[output_start:output_end]``, where the pieces given so far end.
+    """A value spliced into an output at ``output[output_start:output_end]``, the end of the pieces given so far.
 
-    `document` is None where the fact has none, or where it is unknown before the output is stored.
+    `document` is None if the fact has none, or if it is unknown before the output is stored.
     """
 
     output_start: int
@@ -93,8 +93,8 @@ class MissedLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedOutput:
-    """Record why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token
-    counts.
+    """The reason why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with
+    token counts.
 
     It is "miss" where a lookup found nothing and the output abstains. `completion_tokens` counts the tokens that the
     model chose, without spliced ones.
@@ -131,9 +131,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedRequest:
-    """The answer to one request for a completion; `trace` is None where nothing was decoded (`max_tokens` 0).
+    """The result of one completion request; `trace` is None if nothing was decoded (`max_tokens` 0).
 
-    Where asked for, it has the log-probabilities of the prompt's tokens and of those that the model chose.
+    If asked for, it has the log-probabilities of the prompt's tokens and of those that the model chose.
     """
 
     prompt: str
@@ -144,7 +144,7 @@ class CompletedRequest:
 
 
 class Generator(StoringDecoder, Protocol):
-    """Decodes, stores the output with its attributions, and gives the stored trace. Several threads may call it."""
+    """A decoder that stores each output with its splices and gives the stored trace. Several threads may call it."""
 
     @property
     def model(self) -> CheckpointInfo: ...
@@ -158,9 +158,9 @@ class Generator(StoringDecoder, Protocol):
         ...
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Give pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
+        """Yield the output in pieces of text as they are decoded, its splices and missed lookups, then the trace.
 
-        A `SplicedValue` comes right after the piece that ends with its value; `FinishedOutput` is last but the trace.
+        A `SplicedValue` follows the piece that ends with its value; `FinishedOutput` comes right before the trace.
         """
         ...
 

@@ -45,7 +45,7 @@ from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationR
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The stored outputs of a store."""
+    """The verbs of a store's outputs: store, trace, judge and list them."""
 
     store: SearchableStore
 
@@ -80,7 +80,7 @@ class Outputs:
             return replace(trace, splices=tuple(replace(splice, **untold) for splice in trace.splices))
 
     def trace(self, generation_id: int) -> OutputTrace:
-        """Trace each spliced word of an output to its fact. Raises `GenerationNotFound`."""
+        """Trace each splice of an output to its fact. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             return attribution.trace_output(session, generation_id)
 
@@ -124,9 +124,9 @@ class Outputs:
     def find(
         self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
     ) -> list[GenerationRecord]:
-        """List stored outputs, newest first; those older than output `after`, if that is not 0.
+        """List stored outputs older than output `after` (0: all), newest first.
 
-        With `thumb` only those that somebody gave this one, with `principal` only those that this token, or user of the
+        With `thumb` only outputs with such feedback, with `principal` only those that this token, or user of the
         machine, asked for.
         """
         with self.store.sessions() as session:
@@ -141,7 +141,7 @@ class Outputs:
         after: LookupPlace = (0, 0),
         limit: int = 50,
     ) -> list[AttributionRecord]:
-        """List the lookups that match every given filter, by output and ordinal, past the place `after`."""
+        """List the stored lookups that match every filter, ordered by output and ordinal, after the place `after`."""
         with self.store.sessions() as session:
             return list_attributions(
                 session,
@@ -185,7 +185,7 @@ class Outputs:
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
-    """Look up the stored query of an output again by key; see `Outputs.neighbours`."""
+    """Find the k live facts nearest to the stored query of a lookup by key; None if no query was stored."""
     with store.sessions() as session:
         asked = session.execute(
             select(AttributionRow.query, GenerationRow.checkpoint_id)
@@ -303,7 +303,7 @@ def list_attributions(
     after: tuple[int, int] = (0, 0),
     limit: int = 50,
 ) -> list[AttributionRecord]:
-    """List the lookups that match every given filter, by output and ordinal, past the place `after`."""
+    """List the stored lookups that match every filter, ordered by output and ordinal, after the place `after`."""
     length = AttributionRow.output_end - AttributionRow.output_start
     value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
     statement = (

@@ -22,7 +22,7 @@ ENDING = ("delete", "forget", "erase", "reject", "ingest")  # changes after whic
 
 @dataclass(frozen=True, slots=True)
 class ProvElement:
-    """An entity, activity or agent of PROV: its name, its kind here, and its attributes."""
+    """An entity, activity or agent of PROV: its name, its type in this program, and its attributes."""
 
     name: str
     type: str
@@ -43,7 +43,7 @@ class ProvRelation:
 
 @dataclass(slots=True)
 class Provenance:
-    """An account in PROV: its elements by name, and their relations. Names belong to the base of this id."""
+    """A PROV account that is being made: its elements by name, and their relations; `database` is the base's id."""
 
     database: str
     entities: dict[str, ProvElement] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
 
 
 def _revise(found: Provenance, fact: str, version: int) -> None:
-    """Relate a version whose value was entered to the one before it, since no document says it."""
+    """Relate a version whose value somebody entered to the version before it, if there is one."""
     if version > 1:
         before = found.entity(f"{fact}:version:{version - 1}", "FactVersion")
         found.relate("specializationOf", before, fact)
@@ -154,7 +154,7 @@ def fact_account(trace: FactTrace, database: str) -> Provenance:
 
 
 def _changes(found: Provenance, changed: str, history: Iterable[ChangeRecord]) -> dict[int, str]:
-    """Add these changes of a fact or version, with who made them, and give their names by number."""
+    """Add the changes of a fact or version, their actors and principals; give the elements' names by change number."""
     names = {}
     for change in history:
         name = found.activity(
@@ -190,8 +190,8 @@ def _document(found: Provenance, source: Source) -> str:
     )
 
 
-def _drop_none(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in said.items() if value is not None}
+def _drop_none(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 # Writes accounts of provenance as PROV-JSON, and as JSON-LD in the terms of PROV-O with a context of its own.
@@ -205,8 +205,8 @@ TERMS = "urn:colmlm:terms:"
 _XSD, _RDFS = "http://www.w3.org/2001/XMLSchema#", "http://www.w3.org/2000/01/rdf-schema#"
 
 
-class _Form(NamedTuple):
-    """Say how a relation is written: its name and two parameters in PROV-JSON, its property, and that of its time."""
+class _RelationForm(NamedTuple):
+    """The form of a relation: its name and its two ends in PROV-JSON, and the PROV-O property of its time."""
 
     name: str
     subject: str
@@ -215,24 +215,24 @@ class _Form(NamedTuple):
 
 
 _RELATIONS = {
-    "wasGeneratedBy": _Form("wasGeneratedBy", "entity", "activity", "generatedAtTime"),
-    "wasInvalidatedBy": _Form("wasInvalidatedBy", "entity", "activity", "invalidatedAtTime"),
-    "used": _Form("used", "activity", "entity"),
-    "wasDerivedFrom": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
-    "wasQuotedFrom": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
-    "wasRevisionOf": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
-    "wasAssociatedWith": _Form("wasAssociatedWith", "activity", "agent"),
-    "actedOnBehalfOf": _Form("actedOnBehalfOf", "delegate", "responsible"),
-    "specializationOf": _Form("specializationOf", "specificEntity", "generalEntity"),
-    "wasInfluencedBy": _Form("wasInfluencedBy", "influencee", "influencer"),
-    "hadMember": _Form("hadMember", "collection", "entity"),
+    "wasGeneratedBy": _RelationForm("wasGeneratedBy", "entity", "activity", "generatedAtTime"),
+    "wasInvalidatedBy": _RelationForm("wasInvalidatedBy", "entity", "activity", "invalidatedAtTime"),
+    "used": _RelationForm("used", "activity", "entity"),
+    "wasDerivedFrom": _RelationForm("wasDerivedFrom", "generatedEntity", "usedEntity"),
+    "wasQuotedFrom": _RelationForm("wasDerivedFrom", "generatedEntity", "usedEntity"),
+    "wasRevisionOf": _RelationForm("wasDerivedFrom", "generatedEntity", "usedEntity"),
+    "wasAssociatedWith": _RelationForm("wasAssociatedWith", "activity", "agent"),
+    "actedOnBehalfOf": _RelationForm("actedOnBehalfOf", "delegate", "responsible"),
+    "specializationOf": _RelationForm("specializationOf", "specificEntity", "generalEntity"),
+    "wasInfluencedBy": _RelationForm("wasInfluencedBy", "influencee", "influencer"),
+    "hadMember": _RelationForm("hadMember", "collection", "entity"),
 }
 _TYPES = {"wasQuotedFrom": "prov:Quotation", "wasRevisionOf": "prov:Revision"}
 _SOFTWARE, _COLLECTION = "Checkpoint", "Output"  # kinds that PROV has a kind of its own for
 
 
 def prov_json(account: Provenance) -> dict[str, Any]:
-    """Write an account as PROV-JSON (https://www.w3.org/submissions/prov-json/)."""
+    """Write a PROV account as PROV-JSON (https://www.w3.org/submissions/prov-json/)."""
     write_prov: dict[str, Any] = {"prefix": {"base": _base(account), "colmlm": TERMS}}
     for kind, things in _things(account):
         if things:
@@ -264,7 +264,7 @@ def _qualified_name(name: str) -> dict[str, str]:
 
 
 def prov_ld(account: Provenance) -> dict[str, Any]:
-    """Write an account as JSON-LD. Its context is within it, so that nothing has to be fetched to read it."""
+    """Write a PROV account as JSON-LD, with its context within it, so that a reader need not fetch one."""
     nodes: dict[str, dict[str, Any]] = {}
     for kind, things in _things(account):
         for thing in things:
@@ -304,7 +304,7 @@ def _kinds(thing: ProvElement) -> list[str]:
 
 
 def _term(name: str, label: str) -> str:
-    """Give the term for what is said of a thing: those that PROV has no term for are this program's."""
+    """Give the term of an attribute: `label` for a label, PROV's own for a value, else one of this program."""
     return {"label": label, "value": "prov:value"}.get(name, f"colmlm:{name}")
 
 
@@ -313,5 +313,5 @@ def _base(account: Provenance) -> str:
 
 
 def write_prov(account: Provenance, form: ProvForm) -> dict[str, Any]:
-    """Write an account in this form."""
+    """Write a PROV account as JSON-LD (`form` "prov") or as PROV-JSON."""
     return prov_ld(account) if form == "prov" else prov_json(account)

@@ -19,11 +19,11 @@ class Splice:
     """One lookup of the decoder: ``output[output_start:output_end] == value`` where `outcome` is "hit".
 
     `outcome` is "hit", "no_match" or "abstained"; for the latter two fact_id and version are None and the span is
-    empty. `query` is the query vector as little-endian fp16 bytes. This is all that is stored of a splice; its value
-    is in the output.
+    empty. `query` is the query vector as little-endian fp16 bytes. This is all that is stored of a splice; its value is
+    in the output.
 
-    A quotation may say only ``value[part_start:part_end]``; both are None where it says all of it. `quoted_start` to
-    `quoted_end` is where the document that it quotes says that.
+    A quotation may contain only ``value[part_start:part_end]``; both are None if it contains the whole value. The
+    quoted document has these words from `quoted_start` to `quoted_end`.
     """
 
     output_start: int
@@ -39,7 +39,7 @@ class Splice:
     quoted_end: int | None = None
 
     def part_of_value(self, value: str) -> str:
-        """Give the part of the fact's value that this splice says; all of it where no part is given."""
+        """Give the part of `value`, the fact's value, that is in the output; all of it if the splice names no part."""
         return value[self.part_start : self.part_end]
 
 
@@ -56,8 +56,8 @@ class QuotedStretch:
 class NewOutput:
     """An output to store for auditors.
 
-    Where it `quotes`, it says between its splices what the document does. `ranking` is what its lookups found facts by,
-    `accepted_only` says that it was asked for without proposed facts, and `corpora` of which ones (none: of all).
+    If it `quotes`, the words between its splices are those of that stretch of a document. `ranking` is how its lookups
+    found facts, without proposed ones if `accepted_only`, in the `corpora` named (none: in all).
     """
 
     prompt: str
@@ -73,7 +73,7 @@ class NewOutput:
 
 
 def describe_change(change: ChangeRecord) -> str:
-    """Say who made a change, its number and the reason."""
+    """Describe a change in one line: its actor, its number and its reason."""
     return f"{change.actor}, change {change.seq}: {change.reason}"
 
 
@@ -120,7 +120,7 @@ class TracedSplice:
 
     @property
     def is_current(self) -> bool:
-        """Whether the fact still says, at the same place of its value, what was spliced."""
+        """Tell whether the fact's current value has the spliced text at the same place; False for a deleted fact."""
         return (
             self.current_value is not None
             and self.current_value[self.part_start : self.part_end] == self.value
@@ -128,7 +128,7 @@ class TracedSplice:
 
     @property
     def entry(self) -> str | None:
-        """Say who entered the value, and what the document says instead; None where the document says the value."""
+        """Describe who entered a value that its document does not say; None if the document says the value."""
         if self.document_says is None:
             return None
         by = (
@@ -140,7 +140,7 @@ class TracedSplice:
 
     @property
     def correction(self) -> str | None:
-        """Say who gave the fact the value it has now, and why; None where it says what was spliced, or is deleted."""
+        """Describe the change that gave the fact its value; None if the splice is current or the fact is deleted."""
         if not self.live or self.is_current:
             return None
         return next((describe_change(one) for one in self.history if one.seq == self.current_seq), None)
@@ -179,7 +179,7 @@ Thumb = Literal["up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class NewFeedback:
-    """State what somebody says of an output: a thumb, perhaps with a comment, and the value that would be right."""
+    """Feedback on an output, to store: a thumb, and optionally a comment and the value that would be right."""
 
     thumb: Thumb
     comment: str | None = None
@@ -233,7 +233,7 @@ class OutputTrace:
 
     @property
     def uncited_spans(self) -> tuple[tuple[int, int], ...]:
-        """The stretches of the output that say something and that neither a fact nor a document stands behind."""
+        """The spans of the output that are not blank and come from no fact; none if the output quotes a document."""
         hits = [splice for splice in self.splices if splice.outcome == "hit"]
         starts = [0, *(hit.output_end for hit in hits)]
         ends = [*(hit.output_start for hit in hits), len(self.output)]
@@ -242,7 +242,7 @@ class OutputTrace:
 
     @property
     def question(self) -> str:
-        """What it was asked: an answer's whole prompt, else the question or the sentence that its prompt ends in."""
+        """The output's question: an answer's whole prompt, else the question or sentence that ends the prompt."""
         return question_of(self.mode, self.prompt, "", is_read=False)
 
 
@@ -318,9 +318,9 @@ DIFFERENCES_LISTED = 100  # unless another `limit` is given
 
 
 class DiffOptions(TypedDict, total=False):
-    """Choose which differences between two changes of the log to list.
+    """The options of a list of facts that differ between two changes.
 
-    They are those of a corpus (None: of all), past the fact `after`, at most `limit` of them.
+    It has the facts of `corpus` (None: of all) with an id above `after`, at most `limit` of them.
     """
 
     corpus: str | None

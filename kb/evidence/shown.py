@@ -72,8 +72,8 @@ Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """The value its document says, the one a fact has `now` (None: it is deleted), and all its texts that are past."""
+class _FactTexts:
+    """The texts of a fact: the value that its document `said`, the value `now` (None: deleted), and all past texts."""
 
     said: str
     now: str | None
@@ -83,9 +83,9 @@ class _Standing:
     def is_as_said(self) -> bool:
         return self.now == self.said
 
-    def says(self, said: str, first: int | None, last: int | None) -> bool:
-        """Say whether this is what it says now, between two offsets of the value, or (None) in all of it."""
-        return self.now is not None and said == self.now[first:last]
+    def is_current(self, text: str, first: int | None, last: int | None) -> bool:
+        """Tell whether `text` is ``now[first:last]`` of the current value; False for a deleted fact."""
+        return self.now is not None and text == self.now[first:last]
 
     def shown_value(self, value: str) -> str:
         return value if value == self.now else MARK * len(value)
@@ -95,25 +95,25 @@ class _Standing:
 
 
 def withhold_facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
-    """Give the records with past texts withheld."""
-    standings = _standings(session, [record.fact_id for record in records])
-    return [_fact(record, standings[record.fact_id]) for record in records]
+    """Give the records of facts with past texts withheld, in the same order."""
+    fact_texts = _read_fact_texts(session, [record.fact_id for record in records])
+    return [_fact(record, fact_texts[record.fact_id]) for record in records]
 
 
-def _fact(record: Listed, standing: _Standing) -> Listed:
+def _fact(record: Listed, texts: _FactTexts) -> Listed:
     shown = replace(
         record,
-        value=standing.shown_value(record.value),
-        question=record.question if standing.now is not None else None,
-        answer=record.answer if standing.is_as_said else None,
+        value=texts.shown_value(record.value),
+        question=record.question if texts.now is not None else None,
+        answer=record.answer if texts.is_as_said else None,
     )
     return record if shown == record else replace(shown, withheld=True)
 
 
 def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
-    """Give the trace of a fact with its changes, its past values withheld, and without the weights trained on it."""
+    """Give the trace of a fact with past texts withheld, and without the weights trained on its document."""
     (fact,) = withhold_facts(session, [traced.fact])
-    standing = _standings(session, [fact.fact_id])[fact.fact_id]
+    standing = _read_fact_texts(session, [fact.fact_id])[fact.fact_id]
     context = traced.context
     if context is not None and (source := fact.source) is not None:
         context = attribution.sentence_around(
@@ -132,7 +132,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def withheld_text(session: Session, document_id: int) -> str:
-    """Give a document's text with past values withheld, except within spans of current facts."""
+    """Give a document's text with past values masked that touch no current one; all of it if it was replaced."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -140,13 +140,13 @@ def withheld_text(session: Session, document_id: int) -> str:
         FactRow.document_id == document_id, FactRow.span_start.is_not(None)
     )
     rows = session.execute(of_document).all()
-    standings = _standings(session, [row.id for row in rows])
-    spans = [(standings[row.id].is_as_said, (row.span_start, row.span_end)) for row in rows]
+    fact_texts = _read_fact_texts(session, [row.id for row in rows])
+    spans = [(fact_texts[row.id].is_as_said, (row.span_start, row.span_end)) for row in rows]
     return _blank_past_spans(found, spans)
 
 
 def withhold_inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
-    """Give facts to review with past texts withheld, also in what documents say around them."""
+    """Yield facts to review with past texts withheld, also in the documents' texts around them."""
     shown = withhold_facts(session, [item.fact for item in items])
     texts = {
         document_id: withheld_text(session, document_id)
@@ -161,7 +161,7 @@ def withhold_inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[Inb
 
 
 def _blank_past_spans(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
-    """Withhold the past spans of a text; each span comes with whether it is current."""
+    """Mask the past spans of a text that touch no current span; each span comes with whether it is current."""
     standing = [span for stands, span in spans if stands]
     return blank_out(
         found, [span for stands, span in spans if not stands and not spans_touch(span, standing)]
@@ -169,7 +169,7 @@ def _blank_past_spans(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
 
 
 def withhold_documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
-    """Give the records with digests of the texts as shown, since a digest of the whole text would confirm a guess."""
+    """Give the records of documents with digests of the shown texts: one of the whole text would confirm a guess."""
     ended = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_not(None)
     )
@@ -191,7 +191,7 @@ def _digest(shown: str) -> str:
 
 
 def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Withhold facts that are deleted, or that their text no longer says, from exported documents."""
+    """Yield exported documents without their deleted and corrected facts, and with the spans of these masked."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blank_past_spans(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -199,21 +199,21 @@ def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[Annotated
 
 
 def principal_if_own(asked: GenerationRecord | OutputTrace) -> Principal | None:
-    """Give who asked for an output if the caller is the same, else None: others learn it with the right to audit."""
+    """Give the principal that asked for an output if it is the caller's, else None: others need the right `audit`."""
     return asked.principal if asked.principal == current_origin().principal else None
 
 
 def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
-    """Give the trace of an output with the past texts of the facts that it spliced withheld.
+    """Give the trace of an output with the past texts of its spliced facts withheld.
 
-    What people wrote of it may say them too, so of that only the thumbs are shown.
+    Comments and values of its feedback may contain them too, so of feedback only the thumbs are shown.
     """
     said = {traced.generation_id: (traced.prompt, traced.output)}
     prompt, shown = withhold_past_texts(session, said)[traced.generation_id]
-    standings = _standings(session, [one.fact_id for one in traced.splices if one.fact_id is not None])
+    fact_texts = _read_fact_texts(session, [one.fact_id for one in traced.splices if one.fact_id is not None])
     documents = {one.source.document_id for one in traced.splices if one.sentence and one.source}
     texts = {document_id: withheld_text(session, document_id) for document_id in documents}
-    splices = tuple(_splice(splice, shown, standings, texts) for splice in traced.splices)
+    splices = tuple(_splice(splice, shown, fact_texts, texts) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
     return replace(
         traced,
@@ -226,9 +226,9 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
 
 
 def _splice(
-    splice: TracedSplice, shown: str, standings: Mapping[int, _Standing], texts: Mapping[int, str]
+    splice: TracedSplice, shown: str, fact_texts: Mapping[int, _FactTexts], texts: Mapping[int, str]
 ) -> TracedSplice:
-    if (fact := standings.get(splice.fact_id or 0)) is None:
+    if (fact := fact_texts.get(splice.fact_id or 0)) is None:
         return splice
     said, value = fact.shown_said(splice.document_says), shown[splice.output_start : splice.output_end]
     sentence, source = splice.sentence, splice.source
@@ -239,7 +239,7 @@ def _splice(
 
 
 def withhold_outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
-    """Give stored outputs with the past texts of the facts that they spliced withheld."""
+    """Give stored outputs with the past texts of their spliced facts withheld."""
     shown = withhold_past_texts(
         session, {stored.generation_id: (stored.prompt, stored.output) for stored in found}
     )
@@ -251,24 +251,24 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
 
 
 def withhold_past_texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
-    """Withhold, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
+    """Mask past values in prompts and outputs, given by output id: their splices, and other mentions of a past text.
 
-    Of what outputs quote it withholds what is withheld in the document.
+    In outputs that quote a document, it also masks what is masked in the document.
     """
     hits = select(AttributionRow).where(
         AttributionRow.generation_id == func.any(list(said)), AttributionRow.outcome == "hit"
     )
     spliced = session.scalars(hits.order_by(AttributionRow.generation_id)).all()
-    standings = _standings(session, [one.fact_id for one in spliced if one.fact_id is not None])
+    fact_texts = _read_fact_texts(session, [one.fact_id for one in spliced if one.fact_id is not None])
     by_output = {one: list(group) for one, group in groupby(spliced, lambda one: one.generation_id)}
-    shown = {one: _withheld_texts(*said[one], splices, standings) for one, splices in by_output.items()}
+    shown = {one: _withheld_texts(*said[one], splices, fact_texts) for one, splices in by_output.items()}
     return dict(said) | shown | _quotations(session, dict(said) | shown, by_output)
 
 
 def _quotations(
     session: Session, said: Mapping[int, Texts], by_output: Mapping[int, Sequence[AttributionRow]]
 ) -> dict[int, Texts]:
-    """Withhold in those outputs that quote a document what is withheld there, between their splices."""
+    """Mask in outputs that quote a document, between their splices, what is masked in it; give these outputs alone."""
     quoting = (
         select(GenerationRow, DocumentRow.replaced_seq, STRETCH.label("stretch"))
         .join(DocumentRow, DocumentRow.id == GenerationRow.document_id)
@@ -289,8 +289,8 @@ def _quotations(
 
 
 def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list[tuple[bool, Span]]]:
-    """Give, for each output that quotes, the facts that its document has in the stretch: whether each is as it came,
-    and where it is in the stretch.
+    """Give the facts in the stretch that an output quotes, by output id: whether the fact still has the value that the
+    document says, and its span in the stretch.
     """
     start, end = GenerationRow.quoted_start, GenerationRow.quoted_end
     overlapping = (
@@ -305,24 +305,24 @@ def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list
         .where(FactRow.span_start < end, FactRow.span_end > start)
     )
     rows = session.execute(overlapping).all()
-    standings = _standings(session, [row.fact_id for row in rows])
+    fact_texts = _read_fact_texts(session, [row.fact_id for row in rows])
     found: dict[int, list[tuple[bool, Span]]] = {}
     for row in rows:
-        stands = standings[row.fact_id].is_as_said
+        stands = fact_texts[row.fact_id].is_as_said
         found.setdefault(row.id, []).append((stands, (row.first, row.last)))
     return found
 
 
 def _withheld_texts(
-    prompt: str, output: str, splices: Sequence[AttributionRow], standings: Mapping[int, _Standing]
+    prompt: str, output: str, splices: Sequence[AttributionRow], fact_texts: Mapping[int, _FactTexts]
 ) -> Texts:
     standing: list[Span] = []
     gone: list[Span] = []
     past: list[str] = []
     for splice in splices:
         span = (splice.output_start, splice.output_end)
-        fact = standings.get(splice.fact_id or 0)
-        if fact is None or fact.says(output[slice(*span)], splice.part_start, splice.part_end):
+        fact = fact_texts.get(splice.fact_id or 0)
+        if fact is None or fact.is_current(output[slice(*span)], splice.part_start, splice.part_end):
             standing.append(span)
         else:
             gone.append(span)
@@ -334,12 +334,12 @@ def _withheld_texts(
 
 
 def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Give for each fact its value (None: deleted) and its texts that are past."""
-    return {one: (found.now, found.past) for one, found in _standings(session, fact_ids).items()}
+    """Give the current value (None: deleted) and the past texts of each fact, by fact id."""
+    return {one: (found.now, found.past) for one, found in _read_fact_texts(session, fact_ids).items()}
 
 
-def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
-    """Read the first and current values and the past texts of these facts; erased facts have nothing to withhold."""
+def _read_fact_texts(session: Session, fact_ids: Sequence[int]) -> dict[int, _FactTexts]:
+    """Read the texts of facts, by fact id; an erased fact has no past texts to withhold."""
     statement = (
         select(FactRow, FactVersionRow)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -353,22 +353,22 @@ def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing
     for row in session.scalars(asked):
         past.setdefault(row.fact_id, []).extend(filter(None, (row.question, row.answer)))
     return {
-        fact.id: _standing(fact, [row.FactVersionRow for row in group], past.get(fact.id, ()))
+        fact.id: _sort_fact_texts(fact, [row.FactVersionRow for row in group], past.get(fact.id, ()))
         for fact, group in by_fact
     }
 
 
-def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence[str]) -> _Standing:
-    """Sort what a fact said and says; `asked` are the questions and answers it had before it was mended."""
+def _sort_fact_texts(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence[str]) -> _FactTexts:
+    """Sort a fact's texts into current and past; `asked` are the questions and answers of its earlier versions."""
     said, last = next(one.value for one in versions if one.version == fact.said_version), versions[-1]
     if fact.erased_seq is not None:
-        return _Standing(said, last.value, ())
+        return _FactTexts(said, last.value, ())
     now = last.value if last.to_seq is None else None
     past = [one.value for one in versions if one.value != now]
     past += [text for text in asked if now is None or text not in (fact.question, fact.answer)]
     past += [text for text in (fact.answer,) if text and now != said]
     past += [text for text in (fact.question,) if text and now is None]
-    return _Standing(said, now, tuple(dict.fromkeys(past)))
+    return _FactTexts(said, now, tuple(dict.fromkeys(past)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +386,7 @@ class CallerView:
         return self._withheld(withhold_facts, list(found))
 
     def search(self, *, nearest: Sequence[int] | None = None, **sought: Unpack[FactSearch]) -> FactPage:
-        """Search facts; without `past` nothing is found by what is withheld."""
+        """Search facts; without `past` no withheld text is found or shown."""
         found = Facts(self.store).search(nearest=nearest, past=self.past, **sought)
         return found if self.past else replace(found, facts=tuple(self.facts(found.facts)))
 
@@ -398,14 +398,14 @@ class CallerView:
             return replace(found, items=tuple(withhold_inbox(session, found.items)))
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
-        """List pairs of facts as `Comparisons` does."""
+        """List pairs of facts as `Comparisons.pairs` does; without `past`, past texts are withheld."""
         found = Comparisons(self.store).pairs(kind, **sought)
         shown = iter(self.facts([fact for pair in found.pairs for fact in (pair.fact, pair.other)]))
         pairs = tuple(replace(pair, fact=next(shown), other=next(shown)) for pair in found.pairs)
         return replace(found, pairs=pairs)
 
     def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
-        """List stale facts as `Comparisons` does."""
+        """List stale facts as `Comparisons.stale` does; without `past`, past texts are withheld."""
         found = Comparisons(self.store).stale(**part)
         return replace(found, facts=tuple(self.facts(found.facts)))
 
@@ -421,7 +421,7 @@ class CallerView:
         return self._withheld(withhold_documents, found)
 
     def document(self, document_id: int) -> tuple[DocumentRecord, str]:
-        """Give a document, and its text."""
+        """Give the record of a document and its text."""
         found, text = StoredDocuments(self.store).read(document_id)
         (document,) = self.documents([found])
         return document, text if self.past else self.document_text(document_id)
@@ -433,7 +433,7 @@ class CallerView:
             return withheld_text(session, document_id)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        """Export a corpus with its live facts; without `past`, with those that say what the text says."""
+        """Yield the documents of a corpus with their live facts; without `past`, without corrected ones."""
         if self.past:
             return Corpora(self.store).export(corpus, live_only=True)
         return withhold_corpus(Corpora(self.store).export(corpus, live_only=False))
@@ -445,7 +445,7 @@ class CallerView:
         return self._withheld(withhold_output, traced)
 
     def misses(self, asks: Asks | None = None) -> Misses:
-        """Give the work list of misses; `asks` answers questions again."""
+        """Give the verbs of misses; `asks` answers their questions again."""
         from colmlm.kb.misses.misses import Misses
 
         return Misses(self.store, asks, None if self.past else withhold_past_texts)
@@ -453,7 +453,7 @@ class CallerView:
     def generations(
         self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
     ) -> list[GenerationRecord]:
-        """List stored outputs as `Outputs.find` does; without `past` nobody is told what others asked for."""
+        """List stored outputs as `Outputs.find` does; without `past` the principals of others' outputs are hidden."""
         found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb, principal=principal)
         shown = self._withheld(withhold_outputs, found)
         return shown if self.past else [replace(one, principal=principal_if_own(one)) for one in shown]
@@ -468,7 +468,7 @@ class CallerView:
         return self._withheld(withhold_comparison, found)
 
     def _withheld(self, withhold: Callable[[Session, T], T], found: T) -> T:
-        """Give what was found, with the past withheld from who may not see it."""
+        """Apply `withhold` to what was found, unless the caller may see the past."""
         if self.past:
             return found
         with self.store.sessions() as session:
@@ -484,13 +484,13 @@ _Texts = Mapping[int, tuple[str | None, tuple[str, ...]]]
 
 
 def withhold_questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-    """Withhold past texts in these kept questions."""
+    """Give kept questions with the past texts of the facts that answered them withheld."""
     texts = texts_of(session, [fact_id for one in found for fact_id in one.fact_ids])
     return [_question(one, _Past.of(texts, one.fact_ids)) for one in found]
 
 
 def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
-    """Withhold past texts of all facts that ever answered these questions from the items of a run."""
+    """Give the items of a run with the past texts of all facts that ever answered their questions withheld."""
     answered = reading.facts_of_questions(session, [one.question_id for one in found])
     facts = {one.question_id: {*answered.get(one.question_id, ()), *one.fact_ids} for one in found}
     texts = texts_of(session, [fact_id for every in facts.values() for fact_id in every])
@@ -498,7 +498,7 @@ def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedIt
 
 
 def withhold_comparison(session: Session, found: RunComparison) -> RunComparison:
-    """Withhold past texts in a comparison of two runs."""
+    """Give a comparison of two runs with past texts withheld from its items."""
     both = [item for one in found.items for item in (one.before, one.after) if item is not None]
     shown = iter(withhold_items(session, both))
     return replace(
@@ -512,7 +512,7 @@ def withhold_comparison(session: Session, found: RunComparison) -> RunComparison
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Past texts, and the present ones that stay even where they are among these."""
+    """Phrases of past texts to mask (`gone`), except where they overlap phrases of current texts (`stays`)."""
 
     gone: Phrases
     stays: Phrases
@@ -549,7 +549,7 @@ def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
 
 
 def _says(now: str | None, value: str) -> bool:
-    """Say whether a fact still says this value: all of it, a part, or more."""
+    """Tell whether a fact's current value contains `value`, or is contained in it; False for a deleted fact."""
     if now is None:
         return False
     said, current = f" {normalise_wording(value)} ", f" {normalise_wording(now)} "

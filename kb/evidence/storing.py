@@ -37,7 +37,7 @@ from colmlm.kb.texts.wording import Span
 
 @dataclass(frozen=True, slots=True)
 class StoredOutput:
-    """The rows of an output, with those of its lookups in their order."""
+    """The row of an output, and the rows of its lookups by ordinal."""
 
     output: GenerationRow
     lookups: Sequence[AttributionRow]
@@ -47,8 +47,8 @@ def record_output(session: Session, generation: NewOutput) -> StoredOutput:
     """Store an output with its splices. Raises `InvalidSplice` where a span is not its fact's value.
 
     Raises `InvalidValue` where the words between the splices are not those of the document that the output quotes.
-    Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
-    For these the span is not compared with the value, since the answer would confirm a guess.
+    Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without the erased
+    text. Their spans are not compared with the value, since the result would confirm a guess.
     """
     for name in ("prompt", "output"):
         audit.check_text(name, getattr(generation, name), limit=10_000_000)
@@ -114,10 +114,10 @@ def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, objec
 def redact_erased(
     session: Session, made: NewOutput, erased: Mapping[int, int]
 ) -> tuple[NewOutput, int | None]:
-    """Redact an output before it is stored; give it with the last erasure that redacted it, or None.
+    """Redact an output before it is stored; give it with the number of the last erasure that redacted it, or None.
 
-    Erasures must be held off. Redacts splices of `erased` facts, each by its change, texts erased since the lookups,
-    and what is redacted in the quoted document.
+    `hold_off_erasure` must have locked erasures out. It redacts splices of `erased` facts (id to erasing change), texts
+    erased since the lookups, and what is redacted in the quoted document.
     """
     texts = ErasedTexts.forbidden_in(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     marks = _redacted_spans(session, made)
@@ -139,7 +139,7 @@ def redact_erased(
 
 
 def _redacted_spans(session: Session, made: NewOutput) -> list[Span]:
-    """Give the spans of the output that are redacted by now in the document that it quotes."""
+    """Give the spans of an output whose text is redacted in the document that it quotes; none if it quotes none."""
     if (quotes := made.quotes) is None:
         return []
     text = stored_stretch(session, quotes.document_id, quotes.start, quotes.end)
@@ -156,7 +156,7 @@ OUTCOMES = ("hit", "no_match", "abstained")
 
 
 def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
-    """Give the change that erased each erased fact of the output. Raises `InvalidSplice` for a wrong span."""
+    """Give the erased facts of the splices with their erasing change. Raises `InvalidSplice` for a wrong splice."""
     values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
@@ -186,7 +186,7 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
 
 
 def _is_part(splice: Splice, value: str) -> bool:
-    """Say whether a splice is of the whole value, or names a part that the value has."""
+    """Tell whether a splice names no part of its fact's value, or a part that lies within the value."""
     first, last = splice.part_start, splice.part_end
     if first is None or last is None:
         return first is last
@@ -212,7 +212,7 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
 def _values(
     session: Session, fact_ids: Sequence[int]
 ) -> tuple[dict[tuple[int, int], str | None], dict[int, int]]:
-    """Give the values of these facts by fact and version, None where the fact is erased, and what erased facts."""
+    """Give the values of facts by (fact, version), None for an erased fact, and the erasing changes by fact."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
     if not storable:
         return {}, {}
@@ -236,7 +236,7 @@ MOST_CHARACTERS = 2_000
 def give_feedback(
     session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
 ) -> Feedback:
-    """Store somebody's feedback on an output, with what was erased of its facts redacted.
+    """Store somebody's feedback on an output, with the erased texts of the output's facts redacted.
 
     Raises `GenerationNotFound`, and `InvalidValue` for an unknown thumb or a text that cannot be stored.
     """
@@ -244,7 +244,7 @@ def give_feedback(
     suppression.hold_off_erasure(session)
     if made.thumb == "up":  # the lock of groups is taken before an output's
         lock_groups(session)
-    _lock(session, generation_id)
+    _lock_output(session, generation_id)
     origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
     said = {name: redact_for_origin(session, getattr(made, name), origin) for name in ("comment", "value")}
     values = {"thumb": made.thumb, **said, "at": func.now()}
@@ -255,12 +255,12 @@ def give_feedback(
         statement.on_conflict_do_update(index_elements=list(who), set_=values).returning(FeedbackRow),
         execution_options={"populate_existing": True},
     ).one()
-    _note(session, generation_id)
+    _update_miss(session, generation_id)
     return feedback_record(kept)
 
 
-def _lock(session: Session, generation_id: int) -> None:
-    """Let one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
+def _lock_output(session: Session, generation_id: int) -> None:
+    """Lock an output, as each feedback settles by all thumbs if it is a miss. Raises `GenerationNotFound`."""
     output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
     is_storable = 0 < generation_id <= edits.MAX_ID
     if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
@@ -278,8 +278,8 @@ def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:
         audit.check_name("name on whose behalf this is said", on_behalf_of)
 
 
-def _note(session: Session, generation_id: int) -> None:
-    """Make an output a miss, or no longer one, as somebody calls it wrong or nobody does."""
+def _update_miss(session: Session, generation_id: int) -> None:
+    """Make an output a miss if any thumb on it is "down", else remove the miss that such a thumb made."""
     down = select(FeedbackRow.id).where(
         FeedbackRow.generation_id == generation_id, FeedbackRow.thumb == "down"
     )
