@@ -1,12 +1,12 @@
 """Answers questions: finds sentences, has the best of them read, and decides last what is live.
 
 1. The question's query finds facts, its words find sentences; the best few sentences become windows.
-2. The reader scores the spans of every window, deleted facts among them, and without those that nobody has accepted
-   where only accepted ones are to answer.
-3. The best span that touches a fact is the answer; of two that contradict, `contested` says which. Is the best one of
-   all over a deleted fact, nothing is said: its runner-up would tell what was deleted, or something else in its stead.
-4. Below the threshold nothing is said, unless an accepted fact asks the very question.
-5. The window of the answer is read again, in one statement after the reader is done. Has it changed, all begins again.
+2. The reader scores the spans of every window, also those of deleted facts. Facts that nobody has accepted are left out
+   if only accepted ones may answer.
+3. The best span that touches a fact is the answer; of two that contradict, a rule prefers one. If the best span touches
+   a deleted fact, the answer abstains: the runner-up would reveal what was deleted, or be said in its stead.
+4. Below the threshold the answer abstains, unless this is the question of an accepted fact.
+5. The windows are read again, in one statement after the reader is done. If one has changed, all begins again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SURE = 0.99  # the score of a fact that was accepted as the answer to the questi
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """The reading of a question: places that touch a fact, the best place of each window, and every place."""
+    """The places that a reader found for a question: those that touch a fact, the best of each window, and all."""
 
     places: list[ReadPlace]
     windows: list[ReadPlace]
@@ -74,7 +74,7 @@ class QuestionReading:
 
 
 class SaidPassage(NamedTuple):
-    """A passage that answers a question with this probability."""
+    """A passage, with the probability (`score`) that it answers the question."""
 
     window: SaidWindow
     score: float
@@ -82,7 +82,7 @@ class SaidPassage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Answers questions from a knowledge base; without an encoder, sentences are found by their words alone."""
+    """Answers questions from a knowledge base; without `questions`, nothing is found by key."""
 
     kb: SearchableStore
     questions: Questions | None
@@ -90,7 +90,7 @@ class Answering:
     sentences: SentenceEmbedder | None = None
 
     def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answer a question with a span of a document, or says that nothing stored answers it.
+        """Answer a question with words of a document, or abstain if nothing stored answers it.
 
         Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability, and
         `CorpusNotFound`.
@@ -98,17 +98,17 @@ class Answering:
         return self.answer_in_mode(question, "read", **options).answer
 
     def ids_of_answer(self, question: str, **options: Unpack[AnswerOptions]) -> list[int]:
-        """Give the facts that a question is answered with."""
+        """Give the ids of the facts in the answer to a question; none if it abstains."""
         return [fact.fact_id for fact in self.ask(question, **options).facts]
 
     def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
-        """Answer a question in the mode "read" or "paper", and give the answer with what is stored of it."""
+        """Answer a question in the mode "read" or "paper"; give the answer with the query and parts to store."""
         wanted = self._read_options(options)
-        asked = self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
-        return replace(asked, answer=self._name_entered(asked.answer))
+        asked = self._ask_by_key(question, wanted) if mode == "paper" else self._ask_reader(question, wanted)
+        return replace(asked, answer=self._add_enterers(asked.answer))
 
-    def _name_entered(self, answer: Answer) -> Answer:
-        """Say of the facts in an answer who entered a value that their document does not say."""
+    def _add_enterers(self, answer: Answer) -> Answer:
+        """Add to the facts of an answer who entered a value that their document does not say, and by which change."""
         with self.kb.sessions() as session:
             origins = version_origins(session, [(fact.fact_id, fact.version) for fact in answer.facts])
         entered = {key: one for key, one in origins.items() if one.document_says is not None}
@@ -123,7 +123,7 @@ class Answering:
         )
 
     def _read_options(self, options: AnswerOptions) -> FullAnswerOptions:
-        """Read the options of a question. Raises `CorpusNotFound`."""
+        """Complete the options of a question with defaults. Raises `CorpusNotFound`."""
         wanted = FullAnswerOptions(**options)
         if wanted.corpora:
             with self.kb.sessions() as session:
@@ -131,7 +131,7 @@ class Answering:
                     require_corpus(session, corpus)
         return wanted
 
-    def _read(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
+    def _ask_reader(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         threshold = wanted.threshold
         _check(question, threshold)
         query, near = self._near(question, wanted.fact_filter)
@@ -160,31 +160,31 @@ class Answering:
         )
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
-        by_passage = passage is not None and _is_better(question, answer, contested)
+        by_passage = passage is not None and _is_passage_better(question, answer, contested)
         said = self._said_whole(answer, passage) if passage is not None and by_passage else answer
         is_comparison = asks_to_compare(question)
-        if own is not None and least <= SURE and (is_comparison or not _says(said, own)):
+        if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
             answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return _answered_from_place(answer, query, own)
         if forgotten is not None and least <= SURE:
-            return AnsweredQuestion(self._silent(replace(answer, withheld=True)), query, under=(forgotten,))
+            return AnsweredQuestion(self._abstain(replace(answer, withheld=True)), query, under=(forgotten,))
         if is_comparison:
-            return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
+            return AnsweredQuestion(self._abstain(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and by_passage:
             return AnsweredQuestion(
                 said, query, parts_of_span(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts), asked_at=least,
             )  # fmt: skip
         if answer.abstained:
-            answer = self._silent(answer)
+            answer = self._abstain(answer)
         return (
             _answered_from_place(answer, query, contested[0])
             if contested
             else AnsweredQuestion(answer, query)
         )
 
-    def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
-        """Give the answer as one that says nothing, and why."""
+    def _abstain(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
+        """Turn an answer into one that abstains, with the reason."""
         with self.kb.sessions() as session:
             why = why_silent(session, answer, is_comparison=is_comparison)
         return replace(answer, answer=None, facts=(), source=None, why=why)
@@ -192,7 +192,7 @@ class Answering:
     def read_sentences(
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
     ) -> QuestionReading:
-        """Have these sentences read for a question, and give the likely places in them."""
+        """Have the windows of these sentences read for a question, and give the likely places in them."""
         return self._reading_of(read_every_place(self.reader, question, found, read))
 
     def _reading_of(self, found: Iterable[ReadPlace]) -> QuestionReading:
@@ -210,10 +210,10 @@ class Answering:
         fact_filter: FactFilter,
         as_of: int | None = None,
     ) -> tuple[SaidPassage | None, bool]:
-        """Give the passage of the best window, where it is sure enough beside spans of this threshold, and may be said;
-        and whether one that is sure enough may not be, as it says what was deleted.
+        """Give the passage of the best window, if it is probable enough beside the `threshold` of spans and holds
+        nothing deleted; and whether one that is probable enough was refused, since it holds something deleted.
 
-        Is a fact in it deleted, its one sentence is said; is one in that, nothing is.
+        If a fact in the passage is deleted, the one sentence is tried alone.
         """
         model = self.reader.confidence.passage
         if model is None or not reading.windows:
@@ -231,10 +231,10 @@ class Answering:
     def ask_as_of(
         self, question: str, seq: int, *, mode: str = "read", **options: Unpack[AnswerOptions]
     ) -> Answer:
-        """Answer a question as of change `seq`, with the facts and values of then, and the threshold of now.
+        """Answer a question with the facts and values as of change `seq`, and with the present threshold.
 
-        The texts are those of documents that are current now: a text that was replaced since is not read. Raises what
-        `Lookups.as_of` and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
+        Only documents that are current now are read, not texts that were replaced since. Raises what `Lookups.as_of`
+        and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
         """
         if mode != "read":
             raise InvalidQuery("the mode has no effect on a question about the past. Leave out the mode")
@@ -257,20 +257,20 @@ class Answering:
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
-        is_better = passage is not None and _is_better(question, answer, places)
+        is_better = passage is not None and _is_passage_better(question, answer, places)
         said = self._said_whole(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
-        if own is not None and least <= SURE and (is_comparison or not _says(said, own)):
+        if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
             said = self._answer_from_places(question, [own], SURE, least, passages, seq)
-            return self._name_entered(said)
+            return self._add_enterers(said)
         if is_comparison:
-            return self._silent(replace(answer, withheld=False), is_comparison=True)
-        return self._silent(said) if said.abstained else self._name_entered(said)
+            return self._abstain(replace(answer, withheld=False), is_comparison=True)
+        return self._abstain(said) if said.abstained else self._add_enterers(said)
 
     def _windows_then(
         self, question: str, seq: int, hits: Sequence[Hit], fact_filter: FactFilter
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
-        """Read the nearest sentences as of a change, without those that had no fact then."""
+        """Find the nearest sentences and read their windows as of a change, without those that had no fact then."""
         with self.kb.sessions() as session:
             found = candidate_sentences(
                 session, self.kb.words, question, hits, fact_filter=fact_filter, encoder=self.sentences
@@ -281,11 +281,11 @@ class Answering:
         return kept[:WINDOWS], read
 
     def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Read the base for a question as if the sentences `gone` did not exist, without choosing an answer."""
+        """Give the places that the reader finds for a question without the sentences `gone`; choose no answer."""
         return self.read_questions([(question, gone)])[0]
 
     def read_questions(self, asked: Sequence[tuple[str, Collection[int]]]) -> list[QuestionReading]:
-        """Read the base for several questions as `read_question` does for each; the reader reads all at once."""
+        """Give the places that the reader finds for each question, as `read_question` does; it reads all at once."""
         windows = []
         for question, gone in asked:
             query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
@@ -299,12 +299,12 @@ class Answering:
         ]
 
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
-        """Give the best passage for a question, however unlikely; None where none may be shown."""
+        """Give the best passage for a question, however improbable; None if none may be shown."""
         with self.kb.sessions() as session:
             return self._passage(session, question, reading, 0.0, USUAL_FACTS)[0]
 
-    def looked_in(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
-        """Give the texts that are read for a question, with what is deleted withheld."""
+    def window_texts(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
+        """Give the texts of the windows that are read for a question, with deleted values masked."""
         fact_filter = FullAnswerOptions(**options).fact_filter
         query, near = self._near(question, fact_filter)
         _, read = self._windows(question, query, near, fact_filter)
@@ -317,11 +317,11 @@ class Answering:
     def nearest_fact(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
-        `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
+        `threshold` is a cosine (None: the keyset's), and so is `score`. No reader is asked. Raises `NoActiveKeyset`.
         """
         return self.answer_in_mode(question, "paper", **options).answer
 
-    def _looked_up(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
+    def _ask_by_key(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
         query, lookup = self.questions.nearest_one(question, wanted.threshold, wanted.fact_filter)
@@ -415,8 +415,8 @@ class Answering:
         )
 
 
-def _says(answer: Answer, own: ReadPlace) -> bool:
-    """Tell whether an answer says the fact of a question's own, or what that says in another wording."""
+def _has_own_fact(answer: Answer, own: ReadPlace) -> bool:
+    """Tell whether an answer contains a fact of `own`, or is the text of `own` in another wording."""
     if answer.answer is None:
         return False
     ids = {fact.fact_id for fact in answer.facts}
@@ -430,10 +430,10 @@ def _answered_from_place(answer: Answer, query: AskedQuery | None, place: ReadPl
     return AnsweredQuestion(answer, query, parts, place.text, tuple(fact.fact_id for fact in place.facts))
 
 
-def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace]) -> bool:
-    """Tell whether the passage is to be said: where no span is sure, or the question asks for more than a few words.
+def _is_passage_better(question: str, answer: Answer, contested: Sequence[ReadPlace]) -> bool:
+    """Tell whether the passage is the better answer: if no span answers, or the question asks for several words.
 
-    Where a deleted fact would have been the answer nothing is said in its stead.
+    It is not if the best span touches a deleted fact: the answer abstains then.
     """
     if answer.abstained:
         return not (contested and contested[0].is_dead)
@@ -454,7 +454,7 @@ def _check(question: str, threshold: float | None) -> None:
 
 
 def parts_of_span(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
-    """Give the facts that a span of a window says, whole or in part, in order. None of them may be deleted."""
+    """Give the parts of facts that a span of a window contains, in order. None of the facts may be deleted."""
     return tuple(_part(window, fact, start, end) for fact in window.facts_overlapping(start, end))
 
 
@@ -481,7 +481,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
 def nearby_passages(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], places: Sequence[ReadPlace]
 ) -> list[NearbyPassage]:
-    """Give the windows of these sentences, nearest first, without those within another; mark the likeliest words."""
+    """Give the windows of sentences as passages, nearest first, without those within another; mark likeliest words."""
     likeliest: dict[int, ReadPlace] = {}
     for place in sorted(places, key=lambda one: one.margin):
         likeliest[place.window.sentence_id] = place
@@ -538,7 +538,7 @@ GROUP BY language ORDER BY number DESC, language
 
 
 def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str | None:
-    """Give the reason for an answer that says nothing; None where the search found no place at all."""
+    """Give the reason why an answer abstains, as a sentence; None if the search found no place at all."""
     if answer.withheld:
         return DELETED
     if is_comparison:
@@ -551,7 +551,7 @@ def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str 
 
 
 def language_note(session: Session, question: str) -> str | None:
-    """Say that a question is not in English; None where that is not certain."""
+    """Say in a sentence that a question is not in English; None if that is not certain."""
     letters = [character for character in question if character.isalpha()]
     latin = sum(unicodedata.name(character, "").startswith("LATIN") for character in letters)
     if letters and latin < len(letters) / 2:

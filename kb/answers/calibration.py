@@ -47,7 +47,7 @@ SELECT s.id FROM sentence s WHERE s.document_id = ANY(:documents)
 
 @dataclass(frozen=True, slots=True)
 class KnownQuestion:
-    """A question with the values that answer it (none: nothing does), and the fact that it is stored with, if any."""
+    """A question with the values that answer it (none if nothing does), and the id of the fact that has it, if any."""
 
     text: str
     values: tuple[str, ...]
@@ -74,14 +74,14 @@ class JudgedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class SampleAnswers:
-    """The likeliest answers to questions that something in the base answers, and to those that nothing does."""
+    """The likeliest answers to questions that the base can answer, and to those that it cannot (`others`)."""
 
     answerable: list[JudgedAnswer]
     others: list[JudgedAnswer]
 
 
 def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
-    """Draw questions that are stored with facts of documents of these corpora, without those that a model wrote."""
+    """Draw questions of facts in the documents of these corpora, at most `most`, without those that a model wrote."""
     drawn = {"corpora": list(corpora), "longest": MAX_QUESTION, "seed": str(seed), "most": most}
     with answering.kb.sessions() as session:
         rows = session.execute(_OF_CORPORA, drawn).all()
@@ -91,7 +91,7 @@ def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Ask each question, and each with an answer again as if its sentences were not there."""
+    """Ask each question; if sentences of the base answer it, ask it again as if they were not there."""
     asked = SampleAnswers([], [])
     for at in range(0, len(questions), TOGETHER):
         some, again = questions[at : at + TOGETHER], list[tuple[KnownQuestion, frozenset[int]]]()
@@ -111,15 +111,15 @@ def ask_each(
 
 
 def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) -> MeasuredAnswers:
-    """Choose the threshold, and say what the sample gets at it and at the shipped one.
+    """Choose the threshold for this rate of wrong answers, and measure the sample's answers at it and the shipped one.
 
-    Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
+    Raises `CalibrationRefused` for too few questions, and if no threshold that lets a right answer pass keeps to the
     rate.
     """
     require_enough_questions(len(asked.answerable), "with an answer", rate)
     require_enough_questions(len(asked.others), "without an answer", rate, "with an empty value in the file")
-    by_wrong = _above(asked.answerable, allowed_wrong(len(asked.answerable), rate))
-    by_alarms = _above(asked.others, allowed_wrong(len(asked.others), rate))
+    by_wrong = _least_safe_threshold(asked.answerable, allowed_wrong(len(asked.answerable), rate))
+    by_alarms = _least_safe_threshold(asked.others, allowed_wrong(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
     stays = rate >= RATE and max(before.wrong, before.alarms) <= rate
     here = _shares(asked, min(safe, shipped) if stays else safe)
@@ -142,7 +142,7 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
 
 
 def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
-    """Raise `CalibrationRefused` if these are too few questions to tell this rate from chance."""
+    """Raise `CalibrationRefused` if `number` questions are too few to tell this rate of wrong answers from chance."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"Add {least - number} or more", how)).strip()
         if number and (enough := upper_bound(0, number)) <= 0.5:
@@ -156,29 +156,29 @@ def require_enough_questions(number: int, what: str, rate: float, how: str = "")
 
 
 def least_questions(rate: float) -> int:
-    """Give the number of questions needed to show this rate if none is answered wrongly."""
+    """Give the number of questions that show this rate of wrong answers if none is answered wrongly."""
     return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
 
 
 def allowed_wrong(questions: int, rate: float) -> int:
-    """Give how many of these questions may be answered wrongly for the rate to be certain."""
+    """Give how many of these questions may be answered wrongly for the rate to hold; -1 if they are too few."""
     wrong = -1
-    while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
+    while _lower_tail(wrong + 1, questions, rate) <= 1 - CERTAINTY:
         wrong += 1
     return wrong
 
 
 def upper_bound(wrong: int, questions: int) -> float:
-    """Give the highest rate of wrong answers that is plausible (at `CERTAINTY`) after so many wrong ones."""
+    """Give the highest rate of wrong answers that is plausible (at `CERTAINTY`) after `wrong` of `questions`."""
     low, high = wrong / questions, 1.0
     for _ in range(40):
         middle = (low + high) / 2
-        low, high = (low, middle) if _at_most(wrong, questions, middle) < 1 - CERTAINTY else (middle, high)
+        low, high = (low, middle) if _lower_tail(wrong, questions, middle) < 1 - CERTAINTY else (middle, high)
     return high
 
 
-def _at_most(wrong: int, questions: int, rate: float) -> float:
-    """Give the probability of so many wrong answers or fewer."""
+def _lower_tail(wrong: int, questions: int, rate: float) -> float:
+    """Give the probability of at most `wrong` wrong answers to the questions, if each is wrong at this rate."""
     if wrong >= questions or not rate:
         return 1.0
     if rate >= 1:
@@ -192,8 +192,8 @@ def _at_most(wrong: int, questions: int, rate: float) -> float:
     )
 
 
-def _above(asked: Sequence[JudgedAnswer], passing: int) -> float:
-    """Give the least threshold, in steps, from which on no more than so many are answered wrongly."""
+def _least_safe_threshold(asked: Sequence[JudgedAnswer], passing: int) -> float:
+    """Give the least threshold, in steps, at which and above which at most `passing` answers are wrong."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
         if sum(one.outcome_at(score) == "wrong" for one in asked) > passing:
@@ -224,7 +224,7 @@ def _judgement(
     if passage is None:
         return found
     return found._replace(
-        passage_score=confidence.beside_spans(passage.score),
+        passage_score=confidence.span_threshold_of(passage.score),
         passage=_outcome(one, passage.window.text, passage.window.facts),
         asks_for_several=form_of(one.text) in OF_SEVERAL_WORDS,
     )
@@ -239,7 +239,7 @@ def _outcome(one: KnownQuestion, said: str, facts: Sequence[FactInWindow]) -> st
 def _sentences_to_leave_out(
     answering: Answering, one: KnownQuestion, reading: QuestionReading, passage: SaidPassage | None
 ) -> frozenset[int]:
-    """Give the sentences of the fact's document, and those of all that were found to say a right answer."""
+    """Give the sentences of the question's document, and of the documents in which a right answer was found."""
     right = [
         place.window
         for place in reading.places
@@ -256,7 +256,7 @@ def _sentences_to_leave_out(
 
 
 def _is_any_left(answering: Answering, gone: frozenset[int]) -> bool:
-    """Tell whether the base has a sentence beside these."""
+    """Tell whether the base has a sentence that is not among these."""
     with answering.kb.sessions() as session:
         return bool(session.scalar(_LEFT, {"gone": list(gone)}))
 
@@ -278,7 +278,7 @@ def normalise_answer(text: str) -> str:
 def outcome_of_answer(said: str | None, golds: Sequence[str]) -> str:
     """Give the outcome of an answer (None: it abstained) to a question that has these answers.
 
-    It is "exact", "holds" where the answer holds one of them, "near" where one holds the answer, "wrong" or
+    It is "exact", "holds" if the answer contains one of them, "near" if one contains the answer, "wrong" or
     "abstained".
     """
     if said is None:

@@ -42,7 +42,7 @@ class AnswerCalibrations:
     shipped: float
 
     def standing(self) -> AnswerThreshold:
-        """Give the threshold that answers have now."""
+        """Give the threshold of answers in force, with the stored calibration and the doubts about it."""
         with self.store.sessions() as session:
             row = session.scalar(_NEWEST)
             if row is None:
@@ -65,7 +65,7 @@ class AnswerCalibrations:
         question_set: str | None = None,
         **who: Unpack[OnRecord],
     ) -> int:
-        """Give answers the threshold that was measured, from this commit on and in every process; give the change."""
+        """Store the measured threshold as that of answers, in every process from this commit on; give the change."""
         with self.store.sessions.begin() as session:
             pending = audit.begin_change(session, **who)
             keyset_id = active_keyset_id(session)
@@ -86,7 +86,7 @@ class AnswerCalibrations:
 
     @retry_on_contention
     def drop(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
-        """Go back to the shipped threshold. Where that counts already nothing is done."""
+        """Return to the shipped threshold, and give the one in force; log nothing if none was stored."""
         with self.store.sessions.begin() as session:
             if session.scalar(_NEWEST) is not None:
                 pending = audit.begin_change(session, **who)

@@ -37,7 +37,7 @@ _FACTS = text("SELECT DISTINCT held.fact_id FROM HELD".replace("HELD", HELD))
 
 
 def facts_in_sentences(session: Session, sentence_ids: Collection[int]) -> frozenset[int]:
-    """List the facts that these sentences hold, live or not."""
+    """List the facts that begin in these sentences, or have one for themselves, live or not."""
     return frozenset(session.scalars(_FACTS, {"ids": list(sentence_ids)}))
 
 
@@ -120,19 +120,19 @@ def candidate_sentences(
     fact_filter: FactFilter = EVERY_FACT,
     encoder: SentenceEmbedder | None = None,
 ) -> list[CandidateSentence]:
-    """Give the sentences that hold these hits of a lookup, or share words with the question, best first.
+    """Give the sentences that contain these hits of a lookup, or share words with the question, best first.
 
-    The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
-    that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
-    has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone`, which hold
-    none of the hits, were not there, and those in which the filter leaves every fact out. With an `encoder` more
-    sentences are found by words, and vectors say which of all come first.
+    The sentence of the `tombstone`, a deleted fact with its cosine, is one of them. A sentence found by words alone
+    gets the least cosine of the hits, and one found by key alone gets 0 for its words. With the query `asked`, a
+    sentence found by words is at least as near as the nearest deleted fact in it. Left out are sentences in `gone`,
+    which contain none of the hits, and those with only live facts that fail the filter. With an `encoder` more
+    sentences are found by words, and the likeness of vectors orders them.
     """
     by_key = dict(_by_key(session, hits, tombstone))
     wanted = BY_WORDS if encoder is None else BY_WORDS_TO_ENCODE
     found = _by_words(session, words, question, by_key, gone, fact_filter, wanted)
     if asked is not None:
-        for one, cosine in deleted_facts_in(session, [row.sentence_id for row in found], asked).items():
+        for one, cosine in deleted_cosines(session, [row.sentence_id for row in found], asked).items():
             by_key[one] = max(cosine, by_key.get(one, cosine))
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
@@ -160,9 +160,9 @@ def _by_words(
     fact_filter: FactFilter,
     wanted: int,
 ) -> list[SentenceFound]:
-    """Find sentences by their words: more where too many of those found first are left out.
+    """Find sentences by their words, and search again for more if too many of them are left out.
 
-    Of corpora of few sentences all that share a word are found, whatever is in others.
+    In corpora of few sentences every sentence that shares a word is found, whatever other corpora contain.
     """
     few = _all_of_few(session, fact_filter.corpora)
     limit = 2 * MOST_CANDIDATES if few else wanted + len(gone)
@@ -177,7 +177,7 @@ def _by_words(
 
 
 def _all_of_few(session: Session, corpora: Sequence[str]) -> frozenset[int]:
-    """Give the sentences of these corpora, where they are few enough to be compared one by one."""
+    """Give the sentences of these corpora if they are few enough to compare one by one, else none."""
     if not corpora:
         return frozenset()
     asked = {"corpora": list(corpora), "most": MOST_CANDIDATES + 1}
@@ -192,7 +192,7 @@ def _left_out(session: Session, ids: Sequence[int], fact_filter: FactFilter) -> 
 
 
 def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
-    """Give the sentence that each of these facts begins in, or has for itself without a document."""
+    """Give the sentence that each fact begins in, by fact; a fact without a document has one for itself."""
     if not fact_ids:
         return {}
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
@@ -201,7 +201,7 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
 def keys_of_sentences(
     session: Session, sentence_ids: Collection[int], keyset_id: int
 ) -> dict[int, list[int]]:
-    """Give the keys of the facts that begin in each of these sentences, in a keyset."""
+    """Give the keys in a keyset of the facts that begin in each of these sentences, by sentence."""
     found = defaultdict[int, list[int]](list)
     for row in session.execute(_KEYS, {"ids": list(sentence_ids), "keyset_id": keyset_id}):
         found[row.sentence_id].append(row.key_id)
@@ -233,8 +233,8 @@ JOIN keyset y ON y.id = k.keyset_id AND y.state IN ('active', 'ready') AND y.che
 )
 
 
-def deleted_facts_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
-    """Give, of these sentences, those that hold deleted facts with keys, each with the best cosine of such a fact."""
+def deleted_cosines(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
+    """Give the best cosine to the query of a deleted fact in each sentence that has one with a key, by sentence."""
     rows = session.execute(
         _KEYS_DELETED, {"ids": list(sentence_ids), "checkpoint_id": asked.checkpoint_id}
     ).all()

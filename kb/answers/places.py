@@ -27,7 +27,7 @@ _BLANK_LINE = "\n\n"  # between paragraphs, so that what stands on both sides is
 
 @dataclass(frozen=True, slots=True)
 class ReadPlace:
-    """A span of a window, the facts it overlaps, and what the reader and the search make of it."""
+    """A span of a window, with the reader's `margin`, the candidate sentence, its rank, and the facts it overlaps."""
 
     window: SaidWindow
     candidate: CandidateSentence
@@ -55,7 +55,7 @@ def read_every_place(
 
 
 def passages_to_read(found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]) -> list[Passage]:
-    """Give the windows of these sentences as a reader reads them."""
+    """Give the windows of these sentences as passages for the reader, in the order of the sentences."""
     return [Passage(read[one.sentence_id].title, read[one.sentence_id].text) for one in found]
 
 
@@ -87,7 +87,7 @@ def merit_of_place(place: ReadPlace, search: float) -> float:
 
 
 def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Give the best place of each window, the best window first, whatever its words are."""
+    """Give the place with the greatest margin in each window of a document, the best window first."""
     best: dict[int, ReadPlace] = {}
     for place in places:
         if place.window.source is None:
@@ -236,10 +236,10 @@ def place_of_own_question(
     as_of: int | None = None,
     near: Sequence[int] = (),
 ) -> ReadPlace | None:
-    """Give the place of the live, accepted fact that asks this question.
+    """Give the place of the live, accepted fact that has this very question.
 
-    None where no fact asks it, or where facts that ask it contradict each other and no rule says which one stands. With
-    `as_of` the fact was live at that change; one that was deleted since is found among the facts `near`.
+    None if no fact has it, more than `MOST_OF_QUESTION` do, or they contradict each other and no rule prefers one. With
+    `as_of` the fact was live at that change; one deleted since must be among the facts `near`.
     """
     asked = {"question": question, "corpora": list(fact_filter.corpora) or None, "most": MOST_OF_QUESTION + 1}
     if as_of is None:
@@ -281,9 +281,9 @@ ORDER BY f.id LIMIT 1
 def forgotten_by_question(
     session: Session, question: str, fact_filter: FactFilter, near: tuple[int, float] | None
 ) -> int | None:
-    """Give the fact that asks this question and was deleted so that it gets no answer; None where a live fact asks it.
+    """Give the fact with this question that was deleted so that it gets no answer; None if there is none or a live one.
 
-    `near` is the tombstone that the question is nearest to, with its cosine.
+    `near` is the nearest such deleted fact (a tombstone) to the query, with its cosine.
     """
     asked = {
         "question": question,
@@ -299,7 +299,7 @@ def _in_two_documents(row: Row[Any], other: Row[Any]) -> bool:
 
 
 def _place_of_fact(window: SaidWindow, fact_id: int, value: str) -> ReadPlace | None:
-    """Give the whole of a fact as a place; None where the window cuts it, or a deleted fact overlaps it."""
+    """Give the span of a fact as a place; None if the window cuts it, it is redacted, or a deleted fact overlaps it."""
     fact = next((one for one in window.facts if one.fact_id == fact_id), None)
     if fact is None or window.text[fact.start : fact.end] != value:
         return None

@@ -62,11 +62,11 @@ Found = Sequence[CandidateSentence]
 
 @dataclass(frozen=True, slots=True)
 class RankedLookups:
-    """Lookups of now by any ranking; a decoder's port. `reader` and the encoder of `sentences` are called where one
-    has to read, and may raise.
+    """Lookups in the present facts by any ranking, for a decoder. `reader` and `sentences` are called only if one has
+    to read, and may raise.
 
-    What is `steady` also answers queries of the checkpoint whose keyset was active until another was activated, so that
-    an output ends with the checkpoint that it began with. Queries of no request that begins afterwards may come here.
+    If `steady`, it also answers queries of the checkpoint whose keyset was active before the present one, so that an
+    output ends with the checkpoint that it began with. Requests that begin after the activation must not use it.
     """
 
     kb: SearchableStore
@@ -77,9 +77,9 @@ class RankedLookups:
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Find the best live facts of each query [B, d], by key as many as wanted, else one.
+        """Find the best live facts of each query [B, d]: `k` facts by key, one by another ranking.
 
-        It raises what `Lookups.find` does, and `InvalidQuery` for another ranking, or too few texts.
+        Raises what `Lookups.find` does, and `InvalidQuery` for an unknown ranking, or not one text per query.
         """
         try:
             return self._find(self.kb.searcher, queries_BD, checkpoint_id, options)
@@ -190,7 +190,7 @@ def _check(ranking: str, texts: Sequence[str], wanted: FullLookupOptions, number
 
 
 def _word_weights(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
-    """Give what the keys in these sentences get for the sentence's words; nothing where none has one of the text's."""
+    """Give the score of each key for the words of its sentence; 0 for all if no sentence has a word of the text."""
     is_heard = any(one.words for one in found)
     return {
         key_id: WEIGHT_OF_WORDS * (one.words - NEITHER) if is_heard else 0.0
@@ -210,7 +210,7 @@ def _places(
 
 
 def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: float, seq: int) -> Lookup:
-    """Decide on the best of the places: on its fact, on a deleted one, or on none."""
+    """Make the lookup of the best place: a hit, an abstention for a deleted fact, or no match."""
     if not places:
         return Lookup((), None, threshold, seq)
     dead = next((fact.fact_id for fact in places[0].facts if fact.version is None), None)
@@ -225,7 +225,7 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
 
 
 def _lookup_from_own(own: ReadPlace | None, forgotten: int | None, decided: Lookup) -> Lookup:
-    """Find the fact that asks the text itself, unless what was decided says the same; none if that is `forgotten`."""
+    """Replace the hits by the fact `own` of this very question, unless a hit says the same; abstain if `forgotten`."""
     if forgotten is not None and decided.threshold <= SURE:
         return replace(decided, hits=(), abstained=forgotten)
     if (
@@ -238,7 +238,7 @@ def _lookup_from_own(own: ReadPlace | None, forgotten: int | None, decided: Look
 
 
 def _fact_said(place: ReadPlace) -> FactInWindow | None:
-    """Give the fact that says most of a place; None where none says enough of it."""
+    """Give the fact that covers most of a place; None if it covers less than `MOSTLY` of it."""
 
     def overlap_of(fact: FactInWindow) -> int:
         return min(place.end, fact.end) - max(place.start, fact.start)

@@ -1,8 +1,7 @@
-"""The port through which questions are read in passages: knowledge bases name it, and a model is behind it.
+"""The port of a reader, a model that finds answers in passages, and the probability that an answer is right.
 
-How probable it is that a span answers a question follows from what the search and the reader say of it, by a logistic
-model of a few numbers. Its weights are fitted beside the reader's, on questions of other texts
-(`lab.evaluate.confidence`), and come with it.
+A logistic model of a few numbers gives that probability from the scores of the search and the reader. Its weights are
+fitted to the reader, on questions of other texts (`lab.evaluate.confidence`), and come with it.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import NamedTuple, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class PlaceEvidence:
-    """Record what speaks for a place: the reader's logit above that of "nothing here", its lead over the best other
-    text, its share among all spans that were read, how near the search found its sentence by key, and by words (BM25 as
-    a share of the best), its rank among the windows, the share of the question's words that its window has, and its
-    length in characters.
+    """The numbers that speak for a place: the reader's logit above that of "nothing here", its lead over the best other
+    text, its share among all spans that were read, how near the search found its sentence by key, by words (BM25 as a
+    share of the best) and by vectors, its rank among the windows, the share of the question's words that its window
+    has, and its length in characters.
     """
 
     margin: float
@@ -36,9 +35,9 @@ class PlaceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PassageEvidence:
-    """Hold what speaks for a passage: the margin of the best span in its window, its lead over the best window
-    elsewhere, its place in the search (`nearness`, `words`, `rank`, `heard` as in `PlaceEvidence`), the reader's share
-    for one span in it, and whether the question asks for more than a few words.
+    """The numbers that speak for a passage: the margin of the best span in its window, its lead over the best window
+    elsewhere, the share of that span among those of the window, the figures of the search as in `PlaceEvidence`
+    (`nearness` to `heard`), and whether the question asks for more than a few words.
     """
 
     margin: float
@@ -59,8 +58,8 @@ PASSAGE_NAMES = tuple(PassageEvidence.__dataclass_fields__)
 @dataclass(frozen=True, slots=True)
 class FittedModel:
     """A logistic model: a weight for each number after scaling, a bias, and the `threshold`, the probability from which
-    an answer is given by default. `search` is the weight of the search's score beside the reader's margin, where
-    windows compete.
+    an answer is given by default. `search` is the weight of the search's score beside the reader's margin when places
+    are ordered.
     """
 
     search: float
@@ -82,15 +81,15 @@ class FittedModel:
 
 @dataclass(frozen=True, slots=True)
 class Confidence(FittedModel):
-    """The models that were fitted to a reader: this one of spans, and that of passages (None: it gives none)."""
+    """The logistic models fitted to a reader: this one for spans, and `passage` for passages (None: it gives none)."""
 
     passage: FittedModel | None = None
 
     def passage_threshold(self, threshold: float) -> float:
-        """Give the threshold of passages beside one of spans; above 1 where no passages are given.
+        """Give the threshold of passages that goes with a threshold of spans; above 1 if no passages are given.
 
-        Both move by the same difference of logits from where they were fitted, so one number says how sure answers have
-        to be. Beside 0 every passage is said, and beside 1 none.
+        Both are shifted by the same difference of logits from their fitted values, so one number sets both. With 0
+        every passage is given, with 1 none.
         """
         if self.passage is None:
             return 2.0
@@ -100,7 +99,7 @@ class Confidence(FittedModel):
             return 2.0 * threshold
         return _shift_probability(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
 
-    def beside_spans(self, score: float) -> float:
+    def span_threshold_of(self, score: float) -> float:
         """Give the highest threshold of spans at which a passage of this probability is still given as answer."""
         if self.passage is None:
             return 0.0
@@ -108,7 +107,7 @@ class Confidence(FittedModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a fitted model. Raises `ValueError` for a file that is none."""
+        """Read the models of a reader from a file. Raises `ValueError` if it has none, or models of other numbers."""
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
             passage = read.pop("passage", None)
@@ -131,7 +130,7 @@ def _logit(probability: float) -> float:
 
 
 def _shift_probability(probability: float, logits: float) -> float:
-    """Move a probability by so much of its logit."""
+    """Give the probability whose logit is that of `probability` plus `logits`."""
     return 1 / (1 + math.exp(-_logit(probability) - logits))
 
 
@@ -157,7 +156,7 @@ class Passage(NamedTuple):
 
 
 class PassageReading(NamedTuple):
-    """Record what a reader made of one question in one passage.
+    """A reader's scores for one question in one passage.
 
     `spans` are the likeliest answers as ``(start, end, score)``, best first and at most `MOST_SPANS`: offsets in code
     points of the passage's text, which cut no word. `none` is the score of "the answer is not in here" on the same
@@ -181,7 +180,7 @@ class Reader(Protocol):
         ...
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Read several questions at once, each in passages of its own."""
+        """Read several questions at once, each in passages of its own; give the readings of each question."""
         ...
 
 

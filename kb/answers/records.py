@@ -82,7 +82,7 @@ class Answer:
 
     @property
     def unreviewed(self) -> tuple[int, ...]:
-        """The facts in it that nobody has accepted yet."""
+        """The facts in the answer that are only proposed."""
         return tuple(fact.fact_id for fact in self.facts if fact.review == "proposed")
 
 
@@ -90,7 +90,7 @@ class Answer:
 class SaidPart:
     """A live fact in an answer: ``answer[start:end] == value[part_start:part_end]`` of its version.
 
-    From `quoted_start` to `quoted_end` its document says it, or what a correction took the place of; None without one.
+    Its document has these words, or those before a correction, from `quoted_start` to `quoted_end` (None: no document).
     """
 
     fact_id: int
@@ -105,11 +105,11 @@ class SaidPart:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """An answer with what is stored of it beside: the query it was asked as, and the facts in it, in order.
+    """An answer with what is stored with it: the query of the question, and the parts of facts in it, in order.
 
-    `query` is None where nothing was encoded. `best` are the likeliest words, said or not (None: there are none, or in
-    the mode "paper" none above the threshold), and `under` the facts under them, or the deleted one that was nearest.
-    `asked_at` is the threshold of spans that it was asked at, where a passage was said.
+    `query` is None where nothing was encoded. `best` are the likeliest words, also if it abstains (None: there are
+    none, or in the mode "paper" none above the threshold). `under` are the facts that they touch, or the deleted fact
+    that was nearest. `asked_at` is the threshold of spans, if the answer is a passage.
     """
 
     answer: Answer
@@ -183,9 +183,9 @@ class AnswerThreshold:
 
 @dataclass(frozen=True, slots=True)
 class Calibrating:
-    """Choose how answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the
-    seed; `corpora` are those whose facts have questions that people wrote, and `question_set` is a set of kept ones. A
-    `dry_run` stores nothing.
+    """The options of a calibration of answers: the share of `wrong` answers to keep to, and on how many questions at
+    most, drawn by the seed. `corpora` are those whose facts have questions that people wrote, and `question_set` is a
+    set of kept questions. A `dry_run` stores nothing.
     """
 
     wrong: float = 0.05

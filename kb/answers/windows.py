@@ -1,4 +1,4 @@
-"""Windows: sentences with what stands before them, as the knowledge base says them now.
+"""Windows: sentences with the text that a reader needs before them, with the current values of their facts.
 
 A window's text is that of its document, with the current value of each corrected fact in place of the first one.
 Deleted facts are left in it, so that a reader can tell that one of them would be the answer; nobody is shown them.
@@ -20,7 +20,7 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.options import HIDDEN, USUAL_FACTS, FactFilter, every_fact_in_scope
 
 # The sentence before is read with each sentence, since pronouns point back to it, or what it stands under
-# (`kb.texts.searched`). Sentences that a release before wrote do not say from where.
+# (`kb.texts.searched`). Sentences of an earlier program version lack `read_from`.
 _SENTENCES = text("""
 SELECT s.id, s.document_id, s.fact_id, d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision,
        r.span_start, s.span_end, substr(d.text, r.span_start + 1, s.span_end - r.span_start) AS said, f.question,
@@ -41,7 +41,7 @@ _THEN = ("v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)", "f.
 
 
 def _statements_of_now_and_then(statement: str) -> tuple[TextClause, TextClause]:
-    """Build a statement about facts of now, and about those of a change."""
+    """Build a statement twice: about the facts of now, and about those as of the change `:as_of`."""
     now, then = (
         statement.replace("HIDDEN", HIDDEN).replace("STANDS", stands).replace("KNOWN", known)
         for stands, known in (_NOW, _THEN)
@@ -104,10 +104,10 @@ class FactInWindow:
 
 @dataclass(frozen=True, slots=True)
 class SaidWindow:
-    """A sentence with the one before it, where its document says them, and all facts in them, in order.
+    """A sentence with the one before it, their place in the document, and all facts in them, in order.
 
-    `led` are the headings and other lines further up that lead it; a reader is told them, and nobody else. Two windows
-    are equal where a reader would read the same, and the same may be said of it.
+    `led` are the headings and other lines further up that lead it, for the reader alone. Two windows are equal if a
+    reader would read the same, and their facts have the same places, versions and reviews.
     """
 
     sentence_id: int
@@ -118,7 +118,7 @@ class SaidWindow:
 
     @property
     def title(self) -> str:
-        """Give what a reader is told before the text: the document's title and the headings above it."""
+        """Give what the reader gets before the text: the document's title and the headings above the sentence."""
         title = (self.source.title if self.source else None) or ""
         return " › ".join(part for part in (title, self.led) if part)
 
@@ -146,7 +146,7 @@ class SaidWindow:
         return text
 
     def _offset(self, at: int, *, last: bool) -> int:
-        """Map an offset of the text to one of the document; one inside a corrected value to an end of its fact."""
+        """Map an offset in the text to the document; inside a corrected value it is the start or end of the fact."""
         assert self.source is not None
         shift = self.source.start
         for fact in self.facts:
@@ -164,14 +164,13 @@ def read_windows(
     fact_filter: FactFilter = USUAL_FACTS,
     as_of: int | None = None,
 ) -> dict[int, SaidWindow]:
-    """Read the windows of these sentences, by sentence; those that are there no more are left out.
+    """Read the windows of sentences, by sentence id; sentences that no longer exist are left out.
 
-    The facts in them are those that the filter lets through. With `as_of` they are those of that change, with the
-    values they had then.
+    Their facts are those that pass the filter, with `as_of` those of that change, with the values they had then.
     """
     rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
     alone_ids = [row.fact_id for row in rows if row.document_id is None]
-    asked = {"ids": alone_ids, **_standing_at(fact_filter, as_of)}
+    asked = {"ids": alone_ids, **_fact_parameters(fact_filter, as_of)}
     alone_then = _ALONE if as_of is None else _ALONE_THEN
     alone = {row.fact_id: row for row in session.execute(alone_then, asked)} if alone_ids else {}
     of_documents = [row for row in rows if row.document_id is not None]
@@ -185,8 +184,8 @@ def read_windows(
 def said_passages(
     session: Session, sentence_id: int, *, fact_filter: FactFilter = USUAL_FACTS, as_of: int | None = None
 ) -> tuple[SaidWindow, ...]:
-    """Read the passage that a sentence stands in, and that sentence alone, with the facts in them; none where the
-    sentence is there no more, or is that of a fact without a document.
+    """Read the passage around a sentence, and the sentence alone, as windows with their facts; none if the sentence no
+    longer exists, or is that of a fact without a document.
     """
     rows = session.execute(_PASSAGES, {"id": sentence_id}).all()
     read = _of_documents(session, rows, fact_filter, as_of)
@@ -213,19 +212,19 @@ def _of_documents(
             "documents": [row.document_id for row in rows],
             "starts": [row.span_start for row in rows],
             "ends": [row.span_end for row in rows],
-            **_standing_at(fact_filter, as_of),
+            **_fact_parameters(fact_filter, as_of),
         },
     ):
         facts[fact.sentence_id].append(fact)
     return {row.id: _of_document(row, facts[row.id]) for row in rows}
 
 
-def _standing_at(fact_filter: FactFilter, as_of: int | None) -> dict[str, Any]:
+def _fact_parameters(fact_filter: FactFilter, as_of: int | None) -> dict[str, Any]:
     return fact_filter.parameters | ({} if as_of is None else {"as_of": as_of})
 
 
 def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
-    text, standing = _as_said(row.said, row.span_start, facts)
+    text, standing = _apply_values(row.said, row.span_start, facts)
     about = (row.corpus, row.external_id, row.title, row.uri, row.licence, row.revision)
     source = Source(row.document_id, *about, row.span_start, row.span_end)
     return SaidWindow(row.id, text, source, standing, row.led or "")
@@ -241,11 +240,11 @@ def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
     )  # fmt: skip
 
 
-def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
-    """Put current values in place of corrected ones; give the text and where each fact stands in it.
+def _apply_values(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
+    """Put current values in place of corrected ones; give the text, and the facts with their offsets in it.
 
-    A fact that the text's end cuts, or that begins inside another, stands there as the text says it; where that is not
-    what it says now, nobody may say it, as if it were deleted.
+    A fact that an end of the text cuts, or that begins inside another, keeps the words of the document. If its current
+    value does not contain these, it counts as deleted.
     """
     parts: list[str] = []
     standing: list[FactInWindow] = []
@@ -272,5 +271,5 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
 
 
 def is_unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
-    """Tell whether a window still has the same text and facts."""
+    """Tell whether a window has the same text and facts among the windows of now."""
     return now.get(before.sentence_id) == before

@@ -212,7 +212,7 @@ def _of_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
 
 def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker) -> str:
     if any(
-        outcome_of_answer(text, expected_values(kept)) in RIGHT for text in asker.looked_in(kept.question)
+        outcome_of_answer(text, expected_values(kept)) in RIGHT for text in asker.window_texts(kept.question)
     ):
         return ANOTHER
     with store.sessions() as session:
@@ -283,7 +283,7 @@ class Asker(Protocol):
 
     def ask(self, question: str) -> HeardAnswer: ...
 
-    def looked_in(self, question: str) -> Sequence[str]:
+    def window_texts(self, question: str) -> Sequence[str]:
         """Give the candidate texts from which the answer to this question is chosen, as they are now."""
         ...
 
@@ -307,16 +307,16 @@ class ByAnswers:
         )
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
-            best = next(iter(self.looked_in(question)), None)
+            best = next(iter(self.window_texts(question)), None)
         most = _most(asked.parts)
         threshold = answer.threshold if asked.asked_at is None else asked.asked_at
         return HeardAnswer(answer.answer, most, asked.under, answer.score, threshold, answer.withheld, best)
 
-    def looked_in(self, question: str) -> Sequence[str]:
+    def window_texts(self, question: str) -> Sequence[str]:
         if self.way == "paper":
             hits = self.answering.nearest_hits(question, **self.only)
             return [hit.value for hit in hits]
-        return self.answering.looked_in(question, **self.only)
+        return self.answering.window_texts(question, **self.only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,8 +346,8 @@ class ByRanking:
         best, score = (None, 0.0) if below is None else (below.value, below.score)
         return HeardAnswer(None, None, near, score, lookup.threshold, bool(gone), best)
 
-    def looked_in(self, question: str) -> Sequence[str]:
-        return self.answering.looked_in(question, **self.only)
+    def window_texts(self, question: str) -> Sequence[str]:
+        return self.answering.window_texts(question, **self.only)
 
     def _find(self, question: str, threshold: float | None) -> Lookup:
         (found,) = self.lookups.find(

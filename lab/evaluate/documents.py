@@ -259,7 +259,7 @@ def _likeliest(answers: Answering, question: str) -> Answer:
     found = answers.ask(question, threshold=0.0, nearest=0)
     if found.grain == SPAN:
         return found
-    return replace(found, score=answers.reader.confidence.beside_spans(found.score))
+    return replace(found, score=answers.reader.confidence.span_threshold_of(found.score))
 
 
 def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:

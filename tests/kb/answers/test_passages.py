@@ -152,8 +152,8 @@ def test_passages_move_with_the_threshold_of_spans(answers: Answering) -> None:
     levels = [confidence.passage_threshold(threshold) for threshold in (0.0, 0.2, 0.5, 0.8, 0.9, 1.0)]
     assert levels == sorted(levels) and (levels[0], levels[3]) == (0.0, 0.5) and levels[-1] > 1
     for score in (0.05, 0.4, 0.99):
-        assert confidence.passage_threshold(confidence.beside_spans(score)) == pytest.approx(score)
-    assert UNFITTED.passage_threshold(0.5) > 1 and UNFITTED.beside_spans(0.9) == 0
+        assert confidence.passage_threshold(confidence.span_threshold_of(score)) == pytest.approx(score)
+    assert UNFITTED.passage_threshold(0.5) > 1 and UNFITTED.span_threshold_of(0.9) == 0
 
 
 def test_a_said_passage_names_the_threshold_that_it_passed(kb: KnowledgeBase) -> None:
