@@ -22,7 +22,7 @@ from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.access import end_all_sessions
-from colmlm.kb.backup.sealed_rows import RowForm, RowOpener, end_lost, join_rows, sealed_columns, split_rows
+from colmlm.kb.backup.sealed_rows import RowForm, RowOpener, erase_lost, join_rows, sealed_columns, split_rows
 from colmlm.kb.backup.write import BLOCK, Archive, Backup, Heard, archive_tables, open_backup
 from colmlm.kb.errors import (
     LogRefused,
@@ -68,11 +68,11 @@ _SIGNER_DECIDES = (
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """Record what a restore did, and with which newer log (`log_file`; None: without one).
+    """The result of a restore, and the newer log that it used (`log_file`; None: none).
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted, and `deleted_again`
-    those of them that the restore deleted too, or rejected, on request. `limited_again` are the corpora and keysets of
-    which only accepted facts answer, as that log says. `sealed` are changes of it which were ignored.
+    those of them that the restore deleted or rejected too, on request. `limited_again` are the corpora and keysets of
+    which only accepted facts answer, as that log says. `sealed` are changes of that log that were ignored.
     """
 
     backup: Backup
@@ -113,10 +113,10 @@ def restore_backup(
     It repeats the erasures and limits of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None,
     unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
     one of which must have signed the backup and one the log. Without any, the key of this home must have signed the
-    backup, unless `trust_signer`: its tokens let people in. `dry_run` does everything and rolls back.
-    The keys of `key_file`, by default that of this home, open the texts. What they do not open any more ends as if it
-    were erased. `identities` names the file of private keys for an encrypted backup.
-    Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
+    backup, unless `trust_signer`: its tokens let people in. `dry_run` does everything and rolls back. The keys of
+    `key_file`, by default that of this home, open the texts. Texts whose keys were destroyed end as if they were
+    erased. `identities` names the file of private keys for an encrypted backup. Raises `BackupRefused`,
+    `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
     with open_backup(file, keys, identities) as archive, kb.sessions() as session:
         backup = archive.backup
@@ -130,7 +130,7 @@ def restore_backup(
         opener = _opener(archive, key_file or default_key_file(kb.settings), identities)
         _fill(session, archive, opener, on_bytes)
         _require_log(session, archive)
-        lost = end_lost(session, opener, actor) if opener else {}
+        lost = erase_lost(session, opener, actor) if opener else {}
         sentences.write_all_sentences(session)
         report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures, lost)
         session.rollback() if dry_run else session.commit()
@@ -140,7 +140,7 @@ def restore_backup(
 
 
 def _opener(archive: Archive, key_file: Path, identities: Path | None) -> RowOpener | None:
-    """Read the keys that open the texts of a backup; None where it is of the format before."""
+    """Make the opener of a backup's sealed texts from a file of keys; None for the former format, without sealing."""
     if not archive.backup.is_sealed:
         return None
     file = str(archive.file)
@@ -174,7 +174,7 @@ def require_migration(archive: Archive) -> None:
 
 
 def _require_empty(session: Session) -> None:
-    """Lock every table, so that it stays empty. Raises `DatabaseNotEmpty` where one is not."""
+    """Lock every table, so that it stays empty. Raises `DatabaseNotEmpty` if one but the secret's has rows."""
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in archive_tables())
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
     for table in archive_tables():
@@ -201,7 +201,7 @@ def _fill(session: Session, archive: Archive, opener: RowOpener | None, on_bytes
         if table.name == FactKeyRow.__tablename__:
             for keyset_id in session.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
                 keysets.create_partition(session, keyset_id)
-        with _any_order(session, table):
+        with _allow_any_order(session, table):
             blocks = count_bytes(archive.blocks(described[table.name]))
             _copy_in(session, archive, described[table.name], _open_blocks(archive, opener, table, blocks))
     for name, value in archive.manifest["sequences"].items():
@@ -211,7 +211,7 @@ def _fill(session: Session, archive: Archive, opener: RowOpener | None, on_bytes
 
 
 @contextmanager
-def _any_order(session: Session, table: Table) -> Iterator[None]:
+def _allow_any_order(session: Session, table: Table) -> Iterator[None]:
     """Let rows of the log be inserted in the order of the archive, which need not be by `seq`, and with gaps."""
     if table.name != ChangeRow.__tablename__:
         yield
@@ -224,7 +224,7 @@ def _any_order(session: Session, table: Table) -> Iterator[None]:
 def _open_blocks(
     archive: Archive, opener: RowOpener | None, table: Table, blocks: Iterator[bytes]
 ) -> Iterator[bytes]:
-    """Give the rows of a table as the database takes them. Raises with code `BackupRefused` where they are no rows."""
+    """Yield a table's rows as the database takes them, with texts opened. Raises `BackupRefused` for other bytes."""
     if opener is None or not sealed_columns(table):
         yield from blocks
         return
@@ -284,7 +284,7 @@ def _catch_up(
     for said in newer.rules if newer else ():
         repeat_rule(session, said, actor, f"set by change {said['seq']} {_LATER}")
     end_all_sessions(session)  # a session that was ended after the backup must not be valid again
-    _note(session, backup, newer, actor)
+    _log_restore(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,
         log_file=newer.file if newer else None,
@@ -300,7 +300,7 @@ def _catch_up(
     )
 
 
-def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
+def _log_restore(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
     """Append to the restored log which backup the base was restored from, who signed it, and with which newer log."""
     pending = audit.begin_change(session, actor, f"restored from the backup of change {backup.seq}")
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
@@ -351,7 +351,7 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
 
 
 def _documents(session: Session, document_ids: Sequence[int]) -> list[int]:
-    """Give those of these documents that the restored base has, and whose texts are there."""
+    """Give those of these documents that the restored base has and that are not erased."""
     here = DocumentRow.id == func.any(list(document_ids)), DocumentRow.erased_seq.is_(None)
     return list(session.scalars(select(DocumentRow.id).where(*here).order_by(DocumentRow.id)))
 
@@ -372,7 +372,7 @@ def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], 
 def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
     """Limit answers to accepted facts where the newer log did; yield the limits that were not in force here."""
     for later in newer.limits:
-        if session.scalar(select(_lacks(later))):
+        if session.scalar(select(_limit_missing_condition(later))):
             reason = f"limited by change {later.seq} of the log that went on after this backup"
             limit_to_accepted(session, later.corpus, later.keyset, actor, reason, accepted_only=True)
             yield later
@@ -383,17 +383,17 @@ def live_facts(session: Session, fact_ids: Iterable[int]) -> list[int]:
     return _facts(session, fact_ids, FactRow.deleted_seq.is_(None))
 
 
-def _lacks(later: LaterLimit) -> Any:
-    """Give a condition (SQL): the corpus or keyset is here, and not limited."""
+def _limit_missing_condition(later: LaterLimit) -> Any:
+    """Give an SQL condition: the corpus or keyset of a limit is in this base, and not limited."""
     if later.keyset is not None:
         return exists().where(KeysetRow.id == later.keyset, ~KeysetRow.accepted_only)
     limited = exists().where(CorpusReviewRow.corpus == later.corpus, CorpusReviewRow.accepted_only)
     return exists().where(DocumentRow.corpus == later.corpus) & ~limited
 
 
-def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:
-    """Give those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
-    statement = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), state).order_by(FactRow.id)
+def _facts(session: Session, fact_ids: Iterable[int], where: Any) -> list[int]:
+    """Give those of these facts that the restored base has and that meet the SQL condition `where`."""
+    statement = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), where).order_by(FactRow.id)
     return list(session.scalars(statement))
 
 
@@ -404,7 +404,7 @@ DELETING = ("delete", "forget", "reject")
 class LaterErasure:
     """A change of the newer log that erased facts, some of which the backup may not have.
 
-    `mentions` says where else it redacted the values; None where an older release wrote the log, without that.
+    `mentions` says where else it redacted the values (None: an older program, which did not log that, wrote the log).
     Of `documents` it erased the whole text, and at `places` it blanked the name of a person.
     """
 
@@ -429,10 +429,10 @@ class LaterLimit:
 class NewerLog:
     """The erasures, deletions and limits to accepted facts that a log has after a backup, up to its `head`.
 
-    `deleted` facts are deleted and not erased at the end of the log; those in `abstaining` left tombstones, those in
-    `rejected` were rejected. `limits` are those corpora and keysets of which only accepted facts answer at its end.
-    `sealed` are breaks of the log that were acknowledged: what these changes say is ignored. `releases` are the entries
-    that released holds, `holds` those that placed one that stands, and `rules` the last of each corpus.
+    `deleted` facts are deleted and not erased at the end of the log; for those in `abstaining` lookups abstain, those
+    in `rejected` were rejected. `limits` are those corpora and keysets of which only accepted facts answer at its end.
+    `sealed` are breaks of the log that were acknowledged: these changes are ignored. `releases` are the entries that
+    released holds, `holds` those that placed a hold still in force, `rules` the last retention rule of each corpus.
     """
 
     file: str
@@ -534,7 +534,7 @@ def _newer_entries(entries: Iterable[LogEntry], head: Head, backup: Backup, what
 
 
 def _set(limits: dict[tuple[Any, Any], LaterLimit], seq: int, said: Mapping[str, Any]) -> None:
-    """Keep a limit that was set, and leave out one that was lifted."""
+    """Add the limit that a change set to `limits`, or remove the one that it lifted."""
     corpus, keyset = said.get("corpus"), said.get("keyset")
     limits.pop((corpus, keyset), None)
     if said.get("accepted_only"):

@@ -1,8 +1,8 @@
 """Seal the texts in rows of COPY on their way into a backup, and open them on their way into a database.
 
-A sealed field begins with the number of what it belongs to, the name of its key and a nonce. Then comes what stands for
-it where the key was destroyed: of JSON and arrays their form without words, of other columns nothing. The rest is the
-field under AES-GCM, bound to base, table, column, row and form. Empty fields stay empty.
+A sealed field begins with the number of its owner (document, fact or output), the name of its key and a nonce. Then
+comes its stand-in for a destroyed key: JSON and arrays without their words, nothing for other columns. The rest is the
+field under AES-GCM, bound to base, table, column, row and stand-in. Empty fields stay empty.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def archive_columns(table: Table) -> list[str]:
 
 
 def select_rows(table: Table) -> sql.Composed:
-    """Give the statement that reads a table for the archive, of a sealed one with the number of the owner first."""
+    """Give the SELECT of a table's rows for the archive; before sealed rows it puts the number of their owner."""
     columns: list[sql.Composable] = [
         sql.SQL("t.{}").format(sql.Identifier(name)) for name in archive_columns(table)
     ]
@@ -101,7 +101,7 @@ def select_rows(table: Table) -> sql.Composed:
 
 
 def split_rows(blocks: Iterable[bytes]) -> Iterator[Row]:
-    """Give the fields of each row of a binary COPY; blocks may end anywhere. Raises `ValueError` where it is none."""
+    """Yield the fields of each row of a binary COPY in blocks of any size. Raises `ValueError` if it is none."""
     buffer, at, begun, ended = b"", 0, False, False
     for block in blocks:
         buffer, at = buffer[at:] + block, 0
@@ -163,8 +163,8 @@ def join_rows(rows: Iterable[Sequence[bytes | None]], size: int) -> Iterator[byt
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """Record where things stand in a row of the archive: `identity` the primary key, `sealed` the columns from `first`
-    on.
+    """The layout of a table's rows in the archive: `identity` are the positions of the primary key, `sealed` the
+    columns from `first` on.
     """
 
     table: str
@@ -195,7 +195,7 @@ class RowForm:
 def seal_rows(rows: Iterable[Row], form: RowForm, tree: KeyTree) -> Iterator[Row]:
     """Encrypt the texts of rows by the key of their owner, whose number begins each given row and is left out.
 
-    Raises the refusal of a backup where the tree has no key for an owner, such as a document.
+    Raises `BackupRefused` where the tree has no key for an owner, such as a document.
     """
     for owner, *row in rows:
         assert owner is not None, "each row belongs to something"
@@ -213,7 +213,7 @@ def seal_rows(rows: Iterable[Row], form: RowForm, tree: KeyTree) -> Iterator[Row
 
 
 def _shape_of(column: Column[Any], value: bytes) -> bytes:
-    """Give what stands for a value of JSON or an array where its key was destroyed; of other columns nothing."""
+    """Give the stand-in of a value for a destroyed key: JSON or an array without words; for other columns nothing."""
     if isinstance(column.type, JSONB):
         return value[:1] + json.dumps(_without_words(json.loads(value[1:]))).encode()
     if isinstance(column.type, ARRAY):
@@ -228,7 +228,7 @@ _WORDS = frozenset({"policy", "selector_digest", "checkpoint_id", "at", "outcome
 
 
 def _without_words(value: Any, name: str = "") -> Any:
-    """Give JSON with marks for strings, but for those of `_WORDS`; lists lose the items that then hold a mark."""
+    """Give JSON with marks for strings, except those named in `_WORDS`, and lists without items that hold a mark."""
     if isinstance(value, str):
         return value if name in _WORDS else MARK
     if isinstance(value, dict):
@@ -244,7 +244,7 @@ def _without_words(value: Any, name: str = "") -> Any:
 
 @dataclass(slots=True)
 class RowOpener:
-    """Open sealed rows with the keys of a file, and collect the owners (`lost`) whose keys were destroyed."""
+    """Opens sealed rows with the keys of a file, and collects the owners (`lost`) whose keys were destroyed."""
 
     keys: SealingKeys
     file: str
@@ -257,7 +257,7 @@ class RowOpener:
         self.tree = KeyTree(self.keys.seeds)
 
     def open(self, rows: Iterable[Row], form: RowForm) -> Iterator[Row]:
-        """Give rows with their texts, or with marks where the key was destroyed."""
+        """Yield rows with their texts opened, or with stand-ins where the key was destroyed."""
         for row in rows:
             of_row = form.name_row(row)
             for at, (column, bound) in enumerate(zip(form.sealed, form.bound, strict=True), form.first):
@@ -283,7 +283,7 @@ class RowOpener:
 
 
 def _stand_in(column: Column[Any], shape: bytes, num_bytes: int, nonce: bytes) -> bytes | None:
-    """Give what stands for a value that cannot be opened: marks, as an erasure leaves them, and of a title `LOST`."""
+    """Give the stand-in of a sealed value whose key was destroyed; None for a column of neither text nor JSON."""
     if shape:
         return shape
     if column.name == "title":
@@ -297,8 +297,8 @@ def _stand_in(column: Column[Any], shape: bytes, num_bytes: int, nonce: bytes) -
 # Ends what cannot be opened as an erasure does: what it said is gone, and the record that it was there stays.
 
 
-def end_lost(session: Session, opener: RowOpener, actor: str) -> dict[str, tuple[int, ...]]:
-    """End the documents, facts and outputs whose keys were destroyed, as one change, and give their ids by table.
+def erase_lost(session: Session, opener: RowOpener, actor: str) -> dict[str, tuple[int, ...]]:
+    """Erase the documents, facts and outputs whose keys were destroyed, as one change, and give their ids by table.
 
     The base takes over the keys of the file. Outputs that quote one of these documents are redacted, too.
     """
@@ -369,7 +369,7 @@ _HELD = ("document", "fact", "fact_version", "fact_past")
 
 @contextmanager
 def _without_holds(session: Session) -> Iterator[None]:
-    """Let facts of held documents be ended here, since their texts are gone already."""
+    """Suspend the triggers of holds, so that facts of held documents can be ended: their texts are gone already."""
     for table in _HELD:
         session.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER kept_text, DISABLE TRIGGER kept_row"))
     yield

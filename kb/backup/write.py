@@ -190,7 +190,7 @@ def _encrypting(stream: IO[bytes], recipients: Sequence[str]) -> Iterator[IO[byt
 
 
 class _SummedStream:
-    """A stream that ends with the checksum of all that was written to it before, in place of as many zeros."""
+    """A stream that ends with the checksum of all bytes before, in place of the zeros that were written last."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self._digest, self._held = stream, hashlib.sha256(), b""
@@ -209,13 +209,13 @@ class _SummedStream:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write the checksum over the zeros that were written last."""
+        """Write the checksum in place of the zeros that were written last."""
         self._stream.write(_SEAL + self._digest.hexdigest().encode())
         self._stream.flush()
 
 
 def _write(kb: Store, stream: _SummedStream, key: Ed25519PrivateKey, on_bytes: Heard) -> dict[str, Any]:
-    """Write the archive to a stream that cannot be sought in, and give its manifest."""
+    """Write the archive to a stream without seeking, and give its signed manifest."""
     with kb.sessions() as session:
         # Without `seek` and `tell` the archive describes each member behind it.
         with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:  # type: ignore[call-overload]
@@ -270,7 +270,7 @@ def _write_tables(
 def _blocks(
     connection: psycopg.Connection, table: Table, rows: _Count, database: str, tree: KeyTree
 ) -> Iterator[bytes]:
-    """Give the rows of a table as the archive has them, in blocks, and count them in `rows`."""
+    """Yield the rows of a table as the archive has them, in blocks, and count them in `rows`."""
     blocks = _copy_out(connection, table, rows)
     if not sealed_columns(table):
         return blocks
@@ -283,7 +283,7 @@ class _Count:
 
 
 def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Iterator[bytes]:
-    """Give the rows of a table as COPY writes them, in blocks, and count them in `rows`."""
+    """Yield the rows of a table as COPY writes them, in blocks, and count them in `rows`."""
     # A SELECT, since COPY of a partitioned table gives no rows.
     statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select_rows(table))
     with connection.cursor() as cursor:
@@ -337,7 +337,7 @@ def open_backup(file: Path, keys: Collection[str] = (), identities: Path | None 
     `identities` names the file of private keys that opens an encrypted one.
     """
     with file.open("rb") as stored, _plain_stream(stored, file, identities) as stream:
-        _require_seal(stream, file)
+        _require_checksum(stream, file)
         with _zip(stream, file) as zipped:
             archive = Archive(file, zipped, _manifest(zipped, file), stream is not stored)
             if keys:
@@ -347,7 +347,7 @@ def open_backup(file: Path, keys: Collection[str] = (), identities: Path | None 
 
 @contextmanager
 def _plain_stream(stored: IO[bytes], file: Path, identities: Path | None) -> Iterator[IO[bytes]]:
-    """Give the archive in a file: as it is stored, or decrypted into a file without a name."""
+    """Give a stream of the archive in a file: as it is stored, or decrypted into a file without a name."""
     if not is_encrypted(stored):
         yield stored
         return
@@ -359,20 +359,20 @@ def _plain_stream(stored: IO[bytes], file: Path, identities: Path | None) -> Ite
 
 
 def is_encrypted(stored: IO[bytes]) -> bool:
-    """Say whether a file begins as the age format does."""
+    """Tell whether a file begins as the age format does."""
     begins = stored.read(len(AGE)) == AGE
     stored.seek(0)
     return begins
 
 
 class PassingFile(io.RawIOBase):
-    """A file whose content is under a key that only this object knows, so that the disk keeps nothing readable."""
+    """A file that is stored encrypted by a key that only this object has, so that the disk keeps nothing readable."""
 
     def __init__(self, stored: IO[bytes]) -> None:
         self._stored, self._key, self._at = stored, os.urandom(32), 0
 
     def _crypt(self, content: bytes) -> bytes:
-        """Encrypt or decrypt bytes that stand at the current place."""
+        """Encrypt or decrypt bytes at the current place of the file, by AES in counter mode."""
         block, within = divmod(self._at, 16)
         crypt = Cipher(algorithms.AES(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
         return crypt.update(bytes(within) + content)[within:]
@@ -430,7 +430,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
     return found
 
 
-def _require_seal(stream: IO[bytes], file: Path) -> None:
+def _require_checksum(stream: IO[bytes], file: Path) -> None:
     end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
     if end <= 0:
         raise refusals.backup_refused(str(file), "it is not a backup, or it is cut short")
@@ -457,7 +457,7 @@ class Archive:
         return _describe(self.manifest, self.file.stat().st_size, is_encrypted=self.is_encrypted)
 
     def blocks(self, table: dict[str, Any]) -> Iterator[bytes]:
-        """Give a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
+        """Yield a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
         digest = hashlib.sha256()
         try:
             with self.archive.open(table["name"]) as member:
