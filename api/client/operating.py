@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from colmlm.kb.evidence.records import Diff, DiffOptions
     from colmlm.kb.jobs.records import Work
     from colmlm.kb.keys.records import GateLimits, GateStanding
-    from colmlm.kb.log.audit import Fitting
+    from colmlm.kb.log.audit import LogFilters
     from colmlm.kb.log.chain import DenialRecord
     from colmlm.kb.log.witness import AuditReport, Head
     from colmlm.kb.upkeep.upkeep import Statistics
@@ -260,12 +260,12 @@ class RemoteLog(Resource):
             return self.api.get(f"/changes/{seq}/proof", dict[str, Any])
         return self.api.get("/changes/proof", dict[str, Any], size=since or 0)
 
-    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-        said = _as_texts(fitting)
+    def changes(self, after: int = 0, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
+        said = _as_texts(only)
         return self.api.read_list("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
 
-    def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-        said = _as_texts(fitting) | {"order": "newest"}
+    def changes_before(self, before: int, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
+        said = _as_texts(only) | {"order": "newest"}
         return self.api.read_list("/changes", ChangeRecord, NEWEST_CHANGES, after=before, limit=limit, **said)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
@@ -301,7 +301,5 @@ class RemoteLog(Resource):
         return self.api.lines("/changes/export")
 
 
-def _as_texts(fitting: Fitting) -> dict[str, Any]:
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else value for name, value in fitting.items()
-    }
+def _as_texts(only: LogFilters) -> dict[str, Any]:
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in only.items()}

@@ -31,7 +31,7 @@ from colmlm.api.wire import MAX_ID, NEWEST_CHANGES, Differences, Page, Request, 
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness
-from colmlm.kb.log.audit import Fitting
+from colmlm.kb.log.audit import LogFilters
 from colmlm.kb.log.chain import DenialRecord, Sealed
 from colmlm.kb.log.records import BATCH, EVENT, ChangeRecord, cloud_event
 from colmlm.kb.service import KnowledgeBase
@@ -123,7 +123,7 @@ def list_changes(
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
         raise InvalidQuery("the name holds a NUL character. Remove it")
-    fitting: Fitting = {
+    only: LogFilters = {
         "actor": actor,
         "principal": principal,
         "kind": kind,
@@ -131,19 +131,19 @@ def list_changes(
         "since": time_of("since", since),
         "until": time_of("until", until),
     }
-    shown = _page_of(ports.kb.log, order, cursor, limit, fitting)
+    shown = _page_of(ports.kb.log, order, cursor, limit, only)
     if preferred_type(request, BATCH) == BATCH:
         return _batch(ports, request, shown)
     return encode_response(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
 
 
-def _page_of(log: Log, order: str, cursor: str | None, limit: int, fitting: Fitting) -> Page[ChangeRecord]:
+def _page_of(log: Log, order: str, cursor: str | None, limit: int, only: LogFilters) -> Page[ChangeRecord]:
     """Read a page of the log in this order. A cursor belongs to one order."""
     if order == "newest":
         of, before = NEWEST_CHANGES, after_of(cursor, NEWEST_CHANGES) or MAX_ID
-        found = log.changes_before(before, limit + 1, **fitting)
+        found = log.changes_before(before, limit + 1, **only)
     else:
-        of, found = "changes", log.changes(after_of(cursor, "changes"), limit + 1, **fitting)
+        of, found = "changes", log.changes(after_of(cursor, "changes"), limit + 1, **only)
     return page(found, limit, of, lambda change: (change.seq,))
 
 

@@ -40,7 +40,7 @@ from colmlm.cli.output import count_of, note, plain, print_json, print_table, pr
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactDifference
-    from colmlm.kb.log.audit import Fitting
+    from colmlm.kb.log.audit import LogFilters
     from colmlm.kb.log.chain import Break
     from colmlm.kb.log.witness import AuditReport, Head
     from colmlm.kb.removal.records import CertificateCheck
@@ -83,13 +83,13 @@ class LogRange:
         return self.oldest or self.after is not None
 
 
-def _show_log(base: Base, stretch: LogRange, **fitting: Unpack[Fitting]) -> None:
+def _show_log(base: Base, stretch: LogRange, **only: Unpack[LogFilters]) -> None:
     """Print the changes of a range that fit the filters; note the option for the next ones if there may be more."""
     if stretch.is_ascending:
-        way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)
+        way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **only)
     else:
         before = MAX_BIGINT if stretch.before is None else stretch.before
-        way, found = "before", base.log.changes_before(before, stretch.limit, **fitting)
+        way, found = "before", base.log.changes_before(before, stretch.limit, **only)
     more = found[-1].seq if len(found) == stretch.limit else None
     if wants_json():
         print_json({"changes": found, "next_after": None, "next_before": None, f"next_{way}": more})
@@ -144,10 +144,10 @@ def list_changes(
     limit: Limit = 100,
 ) -> None:
     """Show who changed what, when and why, newest first. It holds no fact text."""
-    fitting: Fitting = {
+    only: LogFilters = {
         "actor": actor, "principal": principal, "kind": kind, "fact_id": fact, "since": since, "until": until
     }  # fmt: skip
-    _show_log(base, LogRange(before, after, limit, oldest=oldest), **fitting)
+    _show_log(base, LogRange(before, after, limit, oldest=oldest), **only)
 
 
 @app.command(

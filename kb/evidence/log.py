@@ -13,7 +13,7 @@ from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.facts import reading
 from colmlm.kb.log import audit, chain
-from colmlm.kb.log.audit import Fitting, require_change
+from colmlm.kb.log.audit import LogFilters, require_change
 from colmlm.kb.log.chain import DenialRecord, NewDenial, Sealed, seal_breaks
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.log.signing import signing_key, write_pem
@@ -23,8 +23,8 @@ from colmlm.kb.log.witness import (
     Head,
     check_database,
     export_log,
+    has_head,
     hash_at,
-    holds_head,
     signed_head,
 )
 from colmlm.kb.principal import as_service
@@ -33,13 +33,13 @@ from colmlm.kb.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The change log of a store."""
+    """The verbs of a store's change log."""
 
     store: Store
 
     @as_service()
     def database_id(self) -> str:
-        """Give the id of this base, by which its evidence and its events name it."""
+        """Give the id by which evidence and events name this base."""
         with self.store.sessions() as session:
             return audit.database_id(session)
 
@@ -48,10 +48,10 @@ class Log:
         with self.store.sessions() as session:
             return audit.head_seq(session)
 
-    def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+    def changes(self, after: int = 0, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
         """List changes past `after`, oldest first, that match every given filter."""
         with self.store.sessions() as session:
-            return audit.list_changes(session, after, limit, **fitting)
+            return audit.list_changes(session, after, limit, **only)
 
     def change(self, seq: int) -> ChangeRecord:
         """Give one change. Raises `NoSuchChange`."""
@@ -65,18 +65,18 @@ class Log:
         with self.store.sessions() as session:
             return audit.count_changes(session, after, last)
 
-    def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+    def changes_before(self, before: int, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
         """List changes before `before`, newest first, that match every given filter."""
         with self.store.sessions() as session:
-            return audit.changes_before(session, before, limit, **fitting)
+            return audit.changes_before(session, before, limit, **only)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
-        """Compare the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+        """Give the facts that differ between two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
         with self.store.reports() as session:
             return diff_changes(session, first, last, **which)
 
     def hash_at(self, seq: int) -> str | None:
-        """Give the hash of change `seq`, or None where the log has none; for 0 the hash that the log begins from."""
+        """Give the hash of change `seq`, or None if the log has none; 0 has the hash that the log begins from."""
         with self.store.sessions() as session:
             return hash_at(session, seq)
 
@@ -93,7 +93,7 @@ class Log:
         return sealed
 
     def head(self) -> dict[str, Any]:
-        """Give the head of the log as of now, signed with the key of this home."""
+        """Give the present head of the log, signed with the key of this home."""
         with self.store.sessions() as session:
             return signed_head(session, signing_key(self.store.settings.home))
 
@@ -106,13 +106,13 @@ class Log:
             return signed_proof(session, signing_key(self.store.settings.home), seq=seq, since=since)
 
     def public_key(self) -> str:
-        """Give, as PEM, the public key for the signatures of this home."""
+        """Give the public key of this home, which checks its signatures, as PEM."""
         return write_pem(signing_key(self.store.settings.home).public_key())
 
     def holds(self, witnessed: Head) -> bool:
         """Tell whether the log has a change with this number and hash, without checking the chain up to it."""
         with self.store.sessions() as session:
-            return holds_head(session, witnessed)
+            return has_head(session, witnessed)
 
     def export(self) -> Iterator[str]:
         """Give the log as JSON lines, from one snapshot of the database: its signed head, then every change."""
@@ -121,7 +121,7 @@ class Log:
             yield from export_log(session, key)
 
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-        """List refused requests, newest first; with `after` those older than that one."""
+        """List refused requests, newest first; with `after` only those with a smaller id."""
         with self.store.sessions() as session:
             return chain.list_denials(session, after=after, limit=limit)
 
@@ -195,7 +195,7 @@ def diff_changes(
     after: int = 0,
     limit: int = DIFFERENCES_LISTED,
 ) -> Diff:
-    """Compare the facts as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+    """Give the facts that differ between two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     _check(session, first, last, corpus)
     between = {"first": first, "last": last, "corpus": corpus}

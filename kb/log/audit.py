@@ -77,22 +77,22 @@ class Pending:
     secret: bytes
 
     def digest(self, value: str) -> str:
-        """Digest a value as the log keeps it: proof for whoever knows the value, and no information for others."""
+        """Give the HMAC of a value that the log stores: who knows the value can check it, and others learn nothing."""
         return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def begin_change(session: Session, actor: str, reason: str) -> Pending:
-    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where another keeps the lock."""
+    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` if the lock stays taken."""
     return begin_change_with(session, actor, reason, BEGUN, {})[0]
 
 
 def begin_change_with(
     session: Session, actor: str, reason: str, statement: str, values: Mapping[str, Any]
 ) -> tuple[Pending, list[tuple[Any, ...]]]:
-    """Begin a change within a larger statement, and give the statement's other columns.
+    """Begin a change by a statement that reads more, and give the change and the statement's other columns.
 
-    The rows begin with the columns of `BEGUN`, and there is at least one. What the statement reads is as of before it
-    had the lock.
+    Each row, at least one, begins with the columns of `BEGUN`. The other columns are as they were before the lock was
+    held.
     """
     check_who(actor, reason)
     # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
@@ -106,14 +106,14 @@ def begin_change_with(
 
 
 def lock_log(session: Session) -> None:
-    """Lock the log until this transaction ends, and begin no change. Raises `LogHeld` where another keeps the lock."""
+    """Lock the log until this transaction ends, and begin no change. Raises `LogHeld` if the lock stays taken."""
     with _explain_held_log(session):
         connection_of(session).execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CHANGE_LOCK})
 
 
 @contextmanager
 def _explain_held_log(session: Session) -> Iterator[None]:
-    """Raise `LogHeld` where a statement within gives up waiting for the log's lock, and say who holds it."""
+    """Raise `LogHeld`, which names the holder, if a statement in the `with` block gives up waiting for the lock."""
     asked = time.monotonic()
     try:
         yield
@@ -123,9 +123,9 @@ def _explain_held_log(session: Session) -> Iterator[None]:
 
 
 def check_who(actor: str, reason: str) -> None:
-    """Raise `InvalidValue` unless actor and reason are there, without characters that do not show."""
+    """Raise `InvalidValue` if the actor or the reason is blank or has invisible characters."""
     check_name("actor", actor)
-    check_said("reason", reason, blank=False)
+    check_logged_text("reason", reason, blank=False)
 
 
 def append_change(
@@ -139,8 +139,8 @@ def append_change(
 ) -> int:
     """Write the change that `begin_change` opened, and give its seq.
 
-    `payload` is JSON without floats and without fact text.
-    It also records who was authenticated, and the request that asked for the change.
+    `payload` is JSON without floats and without fact text. The change also records who was authenticated, and the
+    request that asked for it.
     """
     mark_change(session, pending.seq)
     signature = signature_of(pending.actor)
@@ -179,7 +179,7 @@ def chain_hash(change: ChangeRow) -> str:
 
 
 def canonical_entry(change: ChangeRow) -> dict[str, Any]:
-    """Give a change in the form that is hashed, in JSON's own types."""
+    """Give a change as the JSON object that is hashed."""
     return {
         "seq": change.seq,
         "kind": change.kind,
@@ -204,7 +204,7 @@ def head_seq(session: Session) -> int:
 
 
 def hash_at(session: Session, seq: int) -> str:
-    """Give the hash of this change; where the log has none, the one that it begins from."""
+    """Give the hash of change `seq`; `GENESIS`, from which the log begins, if there is no such change."""
     return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or GENESIS
 
 
@@ -215,7 +215,7 @@ def require_change(session: Session, seq: int) -> None:
         raise refusals.no_such_change(seq, head)
 
 
-class Fitting(TypedDict, total=False):
+class LogFilters(TypedDict, total=False):
     """The filters of a list of changes; a filter that is None or left out lets every change pass.
 
     `principal` is the name of a token or of a user of the server's machine that was authenticated, `actor` the name
@@ -231,10 +231,10 @@ class Fitting(TypedDict, total=False):
     until: datetime | None
 
 
-def list_changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
+def list_changes(session: Session, after: int, limit: int, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
     """Give up to `limit` changes past `after`, oldest first, that pass every filter."""
     past = select(ChangeRow).where(ChangeRow.seq > after).order_by(ChangeRow.seq)
-    return _records(session, past.limit(limit), fitting)
+    return _records(session, past.limit(limit), only)
 
 
 def count_changes(session: Session, after: int, last: int) -> dict[str, int]:
@@ -246,15 +246,15 @@ def count_changes(session: Session, after: int, last: int) -> dict[str, int]:
 
 
 def changes_before(
-    session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
+    session: Session, before: int, limit: int, **only: Unpack[LogFilters]
 ) -> list[ChangeRecord]:
     """Give up to `limit` changes older than `before`, newest first, that pass every filter."""
     older = select(ChangeRow).where(ChangeRow.seq < before).order_by(ChangeRow.seq.desc())
-    return _records(session, older.limit(limit), fitting)
+    return _records(session, older.limit(limit), only)
 
 
-def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
-    return records_with_checkpoints(session, session.scalars(page.where(*_conditions(**fitting))))
+def _records(session: Session, page: Select[ChangeRow], only: LogFilters) -> list[ChangeRecord]:
+    return records_with_checkpoints(session, session.scalars(page.where(*_conditions(**only))))
 
 
 def _conditions(
@@ -316,7 +316,7 @@ def change_record(change: ChangeRow) -> ChangeRecord:
 
 
 def _activation_note(said: Mapping[str, Any]) -> str | None:
-    """Say what was unusual in an activation, as its payload has it; None where nothing was."""
+    """Say if an activation was a rollback, forced or with eased limits, by its payload; None if none of these."""
     notes = ["rollback"] if said.get("rollback") is True else []
     if said.get("forced") is True:
         notes.append(f"forced: {_text_field(said, 'refusal') or 'without a gate that passed lately'}")
@@ -335,7 +335,7 @@ def _text_field(said: Mapping[str, Any], name: str) -> str | None:
 
 
 def principal_of(kept: Any) -> Principal | None:
-    """Read a principal as a row keeps it; None where it keeps none, or what is not one."""
+    """Read the principal that a row keeps as JSON; None if it keeps none, or what is not one."""
     try:
         return Principal.from_json(kept) if isinstance(kept, dict) else None
     except (LookupError, TypeError, ValueError):
@@ -343,12 +343,12 @@ def principal_of(kept: Any) -> Principal | None:
 
 
 def database_id(session: Session) -> str:
-    """Give a name that only this database has, and that reveals nothing of its secret."""
+    """Give the id of this database, which reveals nothing of its secret."""
     return keyed_digest(session, "database")[:16]
 
 
 def keyed_digest(session: Session, value: str) -> str:
-    """Give an HMAC of `value` under this database's secret, as the log keeps it."""
+    """Give an HMAC of `value` under this database's secret, as the log stores it."""
     return keyed_digests(session)(value)
 
 
@@ -372,13 +372,13 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
 
 
 def check_name(field: str, name: str, limit: int = 200) -> None:
-    """Raise `InvalidValue` unless this is a name, without characters that do not show."""
+    """Raise `InvalidValue` if a name is blank, too long, or has invisible characters."""
     check_text(field, name, blank=False, limit=limit)
     _check_seen(field, name, "")
 
 
-def check_said(field: str, said: str, *, blank: bool = True) -> None:
-    """Raise `InvalidValue` where a text that the log keeps for good has characters that do not show."""
+def check_logged_text(field: str, said: str, *, blank: bool = True) -> None:
+    """Raise `InvalidValue` if a text that the log keeps is blank (unless allowed) or has invisible characters."""
     check_text(field, said, blank=blank)
     _check_seen(field, said, JOINERS)
 
@@ -391,14 +391,14 @@ def _check_seen(field: str, text: str, allowed: str) -> None:
 
 
 class Signature(NamedTuple):
-    """The actor that the log names, and the person it acts on behalf of."""
+    """The actor that a change names, and the person on whose behalf it was made, if another."""
 
     actor: str
     on_behalf_of: str | None
 
 
 def signature_of(actor: str) -> Signature:
-    """Give the actor that the log names: with a token the token's own name, else the given one.
+    """Give the actor that a change names: with a token the token's own name, else the given one.
 
     On the server's machine the given name counts, since whoever has a shell there has the database.
     """
@@ -413,7 +413,7 @@ def signature_of(actor: str) -> Signature:
 
 
 def origin_payload(signature: Signature) -> dict[str, Any]:
-    """Give the part of a change's payload that records this origin."""
+    """Give the part of a change's payload that names its request, its principal, and on whose behalf it was made."""
     found = current_origin()
     kept = {
         "request_id": found.request_id,
@@ -425,9 +425,9 @@ def origin_payload(signature: Signature) -> dict[str, Any]:
 
 
 def mark_change(session: Session, seq: int) -> None:
-    """Note change `seq` in the claim of this request, in the same transaction as the change.
+    """Store change `seq` in the idempotency claim of this request, if it has one, in the transaction of the change.
 
-    A deed that is no change but must not be done twice either is marked with the number of the change before it.
+    An act that is no change but must not be repeated either stores the number of the change before it.
 
     Raises `RequestUnderWay` where another run has taken over the claim, so that the two can't both edit.
     """

@@ -59,7 +59,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class CheckedChain:
-    """The result of checking a log to its last change, `seq`, with its `hash` and the breaks that nobody sealed."""
+    """The result of checking a log to its last change `seq`: its `hash`, the open `breaks` and the `sealed` ones."""
 
     checked: int
     seq: int
@@ -83,7 +83,7 @@ class Chain:
     _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
-        """Check the next entry and its stored hash against those before; give a break where it does not fit."""
+        """Check the next entry and its stored hash against those before; give its break, or None if it fits."""
         computed = audit.entry_hash(entry)
         expected = {
             "gap": (entry["seq"], self.seq + 1),
@@ -115,7 +115,7 @@ class Chain:
                 self._seals.setdefault(one["seq"], []).append((seq, one))
 
     def end(self) -> CheckedChain:
-        """Give the result, once every entry was taken."""
+        """Give the result of the check, after all entries."""
         looked_up = [self._sealed_break(found) for found in self._breaks]
         return CheckedChain(
             self.checked,
@@ -218,7 +218,7 @@ def record_denial(session: Session, denial: NewDenial) -> None:
 
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-    """Give denials, newest first; with `after` those before that id."""
+    """List denials, newest first; with `after` only those with a smaller id."""
     statement = select(DenialRow).order_by(DenialRow.id.desc()).limit(limit)
     if after:
         statement = statement.where(DenialRow.id < after)
@@ -226,5 +226,5 @@ def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[
 
 
 def _clean(text: str) -> str:
-    """Give the start of a text that a stranger sent, without characters that would act on a log or a terminal."""
+    """Give the start of a stranger's text, with "?" for characters that would act on a log or a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_PATH])

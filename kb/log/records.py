@@ -14,7 +14,7 @@ from colmlm.kb.principal import Principal
 
 
 def require_options(shape: type, given: Mapping[str, Any]) -> None:
-    """Raise `TypeError`, as Python does, for an option that the `TypedDict` `shape` lacks, or one that is missing."""
+    """Raise `TypeError`, as Python does, for options that the `TypedDict` `shape` lacks, and for missing ones."""
     if unknown := given.keys() - shape.__annotations__.keys():
         there = ", ".join(sorted(shape.__annotations__))
         raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {there}")
@@ -24,7 +24,7 @@ def require_options(shape: type, given: Mapping[str, Any]) -> None:
 
 
 class OnRecord(TypedDict):
-    """Record what the log keeps of a change beside what it does: who made it (`actor`), and why (`reason`)."""
+    """The options of an edit that the log records: who makes it (`actor`), and why (`reason`)."""
 
     actor: str
     reason: str
@@ -68,8 +68,8 @@ BATCH = "application/cloudevents-batch+json"
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A change as a CloudEvent in the JSON format, structured mode.
 
-    Its `id` is the change's number and its `source` this base; the two together are unique. `sequence` orders events by
-    their text. `subject` is the fact, where the change is of one. `data` is the change as `GET /v1/changes` gives it.
+    Its `id` is the change's number and its `source` this base; together they are unique. `sequence` has leading zeros,
+    so that texts sort. `subject` is the fact, where the change is of one. `data` is the change as in `GET /v1/changes`.
     """
 
     specversion: str = "1.0"

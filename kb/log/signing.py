@@ -32,7 +32,7 @@ _NAME_KEY = "Give a public key as `colmlm log export --public-key --output FILE`
 
 
 def signing_key(home: Path) -> Ed25519PrivateKey:
-    """Give the key of this home, and make it where there is none.
+    """Read the private key of this home, and create it if there is none.
 
     Raises `SignatureRefused` where its file is damaged.
     """
@@ -56,7 +56,7 @@ def _key_file_content(key: Ed25519PrivateKey) -> bytes:
 
 
 def _create(file: Path) -> None:
-    """Write a new key as a whole or not at all; two processes that do so at once get the same key."""
+    """Write a new key file whole or not at all; two processes that do so at once get the same key."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -70,7 +70,7 @@ def _create(file: Path) -> None:
 
 
 def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Give `statement` (JSON, without floats that JSON can't give back) with a `signature` object added."""
+    """Give `statement`, JSON without floats that JSON can't give back, with its signature added as `signature`."""
     return {
         **statement,
         "signature": {
@@ -82,7 +82,7 @@ def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str
 
 
 def verify_signature(signed: Mapping[str, Any], what: str = "document", remedy: str = ASK_SIGNER) -> KeyNames:
-    """Check a signature and give the names of its key. The `remedy` is for a document that does not fit.
+    """Check the signature of a JSON object and give the names of its key; `remedy` is for the error.
 
     Raises `SignatureRefused` unless every byte is as it was signed.
     """
@@ -112,7 +112,7 @@ class KeyNames:
     fingerprint: str
 
     def among(self, trusted: Collection[str]) -> bool:
-        """Say whether a list of trusted keys has this one, by either name."""
+        """Tell whether this key is among the trusted ones, by its key id or its fingerprint."""
         return self.keyid in trusted or self.fingerprint in trusted
 
 
@@ -144,14 +144,14 @@ def own_key_names(home: Path) -> KeyNames | None:
 
 
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:
-    """Raise `SignatureRefused` unless the key of this fingerprint is among the trusted."""
+    """Raise `SignatureRefused` unless the fingerprint `key` is among the trusted ones."""
     if key not in trusted:
         cause = f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}"
         raise SignatureRefused(what, cause, f"If you trust that key, pass --key {key}.")
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Give a short name of a public key, to compare by eye with one known from elsewhere."""
+    """Give the fingerprint of a public key, short enough to compare by eye with one known from elsewhere."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
@@ -189,7 +189,7 @@ class OpenedEnvelope:
 def close_envelope(
     key: Ed25519PrivateKey, predicate_type: str, name: str, sha256: str, predicate: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make a signed statement about one subject, given by name and SHA-256."""
+    """Sign a statement about one subject, given by name and SHA-256, and give its envelope."""
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -210,12 +210,12 @@ def encode_for_signing(payload_type: str, payload: bytes) -> bytes:
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Say whether this claims to be an envelope, and not evidence in an earlier form."""
+    """Tell whether a JSON object is meant as an envelope, and not as evidence in an earlier form."""
     return "payload" in value
 
 
 def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
-    """Read an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
+    """Read a signed envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
     try:
         if set(envelope) != _ENVELOPE_FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
             raise ValueError("another payload")

@@ -28,7 +28,7 @@ EMPTY = hashlib.sha256(b"").digest()
 
 
 def leaf_of(hash_: str) -> bytes:
-    """Hash a leaf: the hash of a change."""
+    """Give the tree's leaf of a change: a SHA-256 over the change's hash."""
     return hashlib.sha256(b"\x00" + hash_.encode("ascii", "replace")).digest()
 
 
@@ -48,7 +48,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def inclusion_path(index: int, leaves: Sequence[bytes]) -> list[bytes]:
-    """Give the audit path of a leaf, from its neighbour up to the root's."""
+    """Give the audit path of the leaf at `index`: the hashes that lead from its neighbour up to the root."""
     if len(leaves) <= 1:
         return []
     k = _split(len(leaves))
@@ -76,8 +76,8 @@ def _split(size: int) -> int:
     return 1 << ((size - 1).bit_length() - 1)
 
 
-def includes(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
-    """Check an inclusion proof (RFC 9162, section 2.1.3.2)."""
+def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
+    """Tell whether an inclusion proof shows that the tree with this root has the leaf (RFC 9162, section 2.1.3.2)."""
     if not 0 <= index < size:
         return False
     fn, sn, found = index, size - 1, leaf
@@ -95,7 +95,7 @@ def includes(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: by
 
 
 def is_consistent(first: int, second: int, path: Sequence[bytes], first_root: bytes, root: bytes) -> bool:
-    """Check a consistency proof (RFC 9162, section 2.1.4.2)."""
+    """Tell whether a proof shows that the tree of `first` leaves begins that of `second` (RFC 9162, 2.1.4.2)."""
     if first == second:
         return not path and first_root == root
     if not 0 < first < second or not path:
@@ -121,8 +121,8 @@ def is_consistent(first: int, second: int, path: Sequence[bytes], first_root: by
 # Proofs of a log in a database, and how they are checked without it.
 
 
-def tree_of(session: Session) -> list[bytes]:
-    """Read the leaves of the log, in its order: 32 bytes a change."""
+def read_leaves(session: Session) -> list[bytes]:
+    """Read the leaves of the log's tree, 32 bytes each, in the order of the changes."""
     joined = func.string_agg(ChangeRow.hash, aggregate_order_by(text("','"), ChangeRow.seq))
     hashes = session.scalar(select(joined))
     return [leaf_of(hash_) for hash_ in hashes.split(",")] if hashes else []
@@ -136,7 +136,7 @@ def signed_proof(
     Raises `NoSuchChange`.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-    head, leaves = audit.head_seq(session), tree_of(session)
+    head, leaves = audit.head_seq(session), read_leaves(session)
     proof: dict[str, Any] = {
         "format": FORMAT, "database": audit.database_id(session), "size": len(leaves),
         "root": root_of(leaves).hex(), "key": signing.fingerprint(key.public_key().public_bytes_raw()),
@@ -162,8 +162,8 @@ def _path_in_hex(path: Sequence[bytes]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofCheck:
-    """Tell what a proof shows: that change `seq` is in a log of `size` changes with this root, or that this log goes
-    on from its first `since` changes, whose root was `since_root`.
+    """The result of a valid proof: change `seq` is in a log of `size` changes with this root, or this log goes on from
+    its first `since` changes, whose root was `since_root`.
     """
 
     database: str
@@ -177,12 +177,12 @@ class ProofCheck:
 
 
 def is_proof(said: str) -> bool:
-    """Tell whether a file's text is meant as a proof, of whatever worth."""
+    """Tell whether a file's text is meant as a proof, valid or not."""
     return FORMAT in said[:10_000]
 
 
 def size_of_head(said: str, what: str) -> int:
-    """Give the number of changes up to a signed head, or to a proof. Raises `SignatureRefused`."""
+    """Give the number of changes that a signed head, or a proof, covers. Raises `SignatureRefused` for other texts."""
     try:
         signed = json.loads(said.partition("\n")[0])
         signing.verify_signature(signed, what)
@@ -192,7 +192,7 @@ def size_of_head(said: str, what: str) -> int:
 
 
 def check_proof(said: str, what: str) -> ProofCheck:
-    """Check a proof offline. Raises `SignatureRefused` or `LogRefused` for one that shows nothing."""
+    """Check a proof without its log. Raises `SignatureRefused` or `LogRefused` if it is not valid."""
     try:
         proof = json.loads(said)
         path = [bytes.fromhex(node) for node in proof["path"]]
@@ -209,7 +209,7 @@ def check_proof(said: str, what: str) -> ProofCheck:
         hash_, seq = str(entry.pop("hash", "")), int(entry["seq"])
         if audit.entry_hash(entry) != hash_:
             raise LogRefused(what, seq, f"it does not have the hash of what it says. {_EXPORT.rstrip('.')}")
-        if not includes(leaf_of(hash_), int(proof["index"]), size, path, root):
+        if not is_included(leaf_of(hash_), int(proof["index"]), size, path, root):
             raise LogRefused(what, seq, f"it is not in the log with this root. {_EXPORT.rstrip('.')}")
         return ProofCheck(**found, seq=seq, entry=proof["entry"])
     since, since_root = int(proof["since"]), bytes.fromhex(proof["since_root"])

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.chain import Break, Chain, CheckedChain, read_changes, verify_chain
-from colmlm.kb.log.tree import root_of, tree_of
+from colmlm.kb.log.tree import read_leaves, root_of
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
@@ -50,11 +50,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The result of checking a log: the number of changes, those that do not fit, and the end.
+    """The result of checking a log: the number of its changes, the breaks, and the last change.
 
     `ok` says that the log is as it was written, except for `sealed` breaks, which somebody acknowledged. `breaks` are
     all others, and `first_break` is the first change at fault. `holds_witnessed` says whether a `witnessed` head is in
-    it; without one both are None. The rest says what a log that is ok proves, and what it does not.
+    it; without one both are None. `proves` and `does_not_prove` say what a log that is ok shows, and what it does not.
     """
 
     ok: bool
@@ -72,8 +72,8 @@ class AuditReport:
 
 
 def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Give the present end of the log as a signed JSON object, with the root of its tree (`kb.log.tree`)."""
-    seq, leaves = audit.head_seq(session), tree_of(session)
+    """Give the present head of the log as a signed JSON object, with the root of its tree (`kb.log.tree`)."""
+    seq, leaves = audit.head_seq(session), read_leaves(session)
     statement = {
         "format": FORMAT,
         "database": audit.database_id(session),
@@ -97,7 +97,7 @@ def hash_at(session: Session, seq: int) -> str | None:
 def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
     """Yield the log as JSON lines, from one snapshot of the database: its signed head, then every change.
 
-    No fact text.
+    They contain no fact text.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     yield _line(signed_head(session, key))
@@ -110,7 +110,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 def read_head(line: str, what: str) -> Head:
-    """Read the head that a line states. Raises `SignatureRefused` unless it is as the key that it names signed it."""
+    """Read a signed head from JSON. Raises `SignatureRefused` unless it is as the key that it names signed it."""
     try:
         signed = json.loads(line)
         named = {name: signed[name] for name in Head.__dataclass_fields__}
@@ -133,7 +133,7 @@ class LogEntry:
 
 
 def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[LogEntry]]:
-    """Read an exported log: gives its signed head and an iterator that checks each entry as it yields it.
+    """Read an exported log: give its signed head and an iterator that checks each entry as it yields it.
 
     The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
     that, or where the log does not end as its head says. Only a log that was read to its end is evidence, and of it
@@ -173,7 +173,7 @@ def _require_end(chained: CheckedChain, head: Head, what: str) -> None:
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:
-    """Check an exported log without its database."""
+    """Check an exported log without its database, and whether the `witnessed` head is in it."""
     rest = iter(lines)
     head, chain, refused = read_head(next(rest, ""), what), Chain(), None
     hashes = {0: audit.GENESIS}
@@ -194,8 +194,8 @@ def check_database(session: Session, witnessed: Head | None = None) -> AuditRepo
     return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
-def holds_head(session: Session, witnessed: Head) -> bool:
-    """Say whether this log has the witnessed head in its place, without checking the chain up to there."""
+def has_head(session: Session, witnessed: Head) -> bool:
+    """Tell whether this log has the witnessed head in its place, without checking the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
         hash_at(session, witnessed.seq),

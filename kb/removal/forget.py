@@ -100,7 +100,7 @@ class Forgetting:
         `kb.removal.records.Planning` describes the choices.
         """
         audit.check_name("actor", actor)
-        audit.check_said("reason", reason)
+        audit.check_logged_text("reason", reason)
         _check_choices(equivalents, policy, radius)
         who = signature_of(actor)
         drawn = self._on_one_keyset(

@@ -58,9 +58,9 @@ def test_roots_and_proofs_are_those_of_the_standard(size: int) -> None:
     assert tree.root_of(leaves) == root
     for m in range(size):
         proof = tree.inclusion_path(m, leaves)
-        assert proof == path(m, data) and tree.includes(leaves[m], m, size, proof, root)
+        assert proof == path(m, data) and tree.is_included(leaves[m], m, size, proof, root)
         for other in range(size):
-            assert tree.includes(leaves[m], other, size, proof, root) == (other == m)
+            assert tree.is_included(leaves[m], other, size, proof, root) == (other == m)
     for m in range(1, size):
         proof, first = tree.consistency_path(m, leaves), mth(data[:m])
         assert proof == subproof(m, data, True) and tree.is_consistent(m, size, proof, first, root)
@@ -77,8 +77,8 @@ def test_an_altered_proof_proves_nothing() -> None:
         altered = list(proof)
         n = rng.randrange(len(altered))
         altered[n] = bytes([altered[n][0] ^ 1, *altered[n][1:]])
-        assert not tree.includes(leaves[m], m, len(leaves), altered, root)
-        assert not tree.includes(leaves[m], m, len(leaves), proof[:-1], root)
+        assert not tree.is_included(leaves[m], m, len(leaves), altered, root)
+        assert not tree.is_included(leaves[m], m, len(leaves), proof[:-1], root)
     assert tree.root_of([]) == mth([]) and tree.is_consistent(0, 70, [], mth([]), root)
 
 
