@@ -76,12 +76,14 @@ class Command(_OwnOptions, TyperCommand):
         own = super().shell_complete(ctx, incomplete)
         return [*own, *self.complete_options(incomplete)] if incomplete.startswith("-") else own
 
-    def invoke(self, ctx: Any) -> Any:
-        self.refuse_others(ctx)
-        given = ctx.find_root().ensure_object(ProgramOptions)
-        given.command = tuple(ctx.command_path.split()[1:])
-        with using_options(given):
-            return super().invoke(ctx)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        left: list[str] = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self.refuse_others(ctx)
+            given = ctx.find_root().ensure_object(ProgramOptions)
+            given.command = tuple(ctx.command_path.split()[1:])
+            ctx.with_resource(using_options(given))
+        return left
 
 
 class RunningGroup(_OwnOptions, TyperGroup):
