@@ -110,7 +110,7 @@ def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | No
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
+class FactCorrection:
     """A reviewer's new span or question for a fact in the inbox, and the version that they saw."""
 
     version: int | None
@@ -119,7 +119,7 @@ class Fix:
     how: Contradicting
 
     @classmethod
-    def from_form(cls, form: Form, request: PageRequest) -> Fix:
+    def from_form(cls, form: Form, request: PageRequest) -> FactCorrection:
         """Read the fields of a form. Raises `Mistakes` if one is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
@@ -192,7 +192,7 @@ def settle_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
 def fix_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     """Move the span of a fact, give it another question, or both, which accepts it."""
     try:
-        fix, fact = Fix.from_form(form, request), ports.kb.facts.show(fact_id)
+        fix, fact = FactCorrection.from_form(form, request), ports.kb.facts.show(fact_id)
         with editing_in_scope(ports, fact_ids=[fact_id]):
             edit = fix.apply(ports, fact)
             if not edit.keyed:

@@ -101,7 +101,7 @@ def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
 def weigh_passage(
     question: str, windows: Sequence[ReadPlace], places: Sequence[ReadPlace]
 ) -> PassageEvidence:
-    """Compute the evidence for the first of these windows against the other windows and all places read."""
+    """Compute what judges `windows[0]` as a passage: its own scores beside the other windows and all `places` read."""
     best = windows[0]
     source = best.window.source
     assert source is not None

@@ -89,7 +89,7 @@ def remedy_after(cause: str, remedy: str) -> str:
 
 
 def describe_misread(error: Exception) -> str:
-    """Say why content is not of its form, also where the parser's error speaks of Python alone."""
+    """Say why a record or line was misread, without the types of Python that a parser's error may name."""
     if isinstance(error, KeyError):
         return f"it has no field {error}"
     is_pythons = isinstance(error, TypeError | AttributeError | IndexError | RecursionError)

@@ -24,7 +24,7 @@ from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import keysets, predicted
 from colmlm.kb.keys.calibration import (
     Calibration,
-    asks_by_person,
+    asked_by_person_condition,
     calibrate_threshold,
     mended_or_marked,
     question_keys,
@@ -250,7 +250,7 @@ def num_unkeyed() -> Any:
     kept = select(func.count()).select_from(FactRow).where(is_kept(FactRow.id))
     unasked = kept.where(FactRow.document_id.is_not(None), FactRow.question.is_not(None), keyed, ~asked)
     has_questions = question_keys(KeysetRow.id).correlate(KeysetRow)
-    by_people = unasked.where(FactRow.id.in_(mended_or_marked()), asks_by_person())
+    by_people = unasked.where(FactRow.id.in_(mended_or_marked()), asked_by_person_condition())
     lacking_question = case((has_questions, unasked.scalar_subquery()), else_=by_people.scalar_subquery())
     return kept.where(~keyed).scalar_subquery() + lacking_question
 

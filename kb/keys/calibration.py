@@ -153,7 +153,7 @@ _FEW = 10_000  # keys since, up to which each is looked at; of more the whole in
 _NOTED_EACH = 500  # keys, so that not each fact that is added writes a note
 
 
-def asks_by_person() -> Any:
+def asked_by_person_condition() -> Any:
     """Build a condition (SQL): a person wrote this fact's question, or marked the fact.
 
     A former question that an undo brought back counts.
@@ -166,7 +166,7 @@ def asks_by_person() -> Any:
 
 
 def mended_or_marked() -> Any:
-    """Build a statement (SQL) that lists the few facts for which `asks_by_person` may hold."""
+    """Build a statement (SQL) that lists the few facts for which `asked_by_person_condition` may hold."""
     marking = ChangeRow.kind == "insert", ChangeRow.payload.has_key("places")
     marked = select(func.unnest(ChangeRow.fact_ids).label("fact_id")).where(*marking)
     return select(FactPastRow.fact_id).union(marked)
@@ -175,7 +175,7 @@ def mended_or_marked() -> Any:
 def asked_by_people(session: Session, among: Sequence[int] | None = None) -> list[int]:
     """List the ids of documents' facts whose questions people wrote, only those in `among` where that is given."""
     which = FactRow.id.in_(mended_or_marked()) if among is None else FactRow.id == func.any(list(among))
-    return list(session.scalars(select(FactRow.id).where(which, asks_by_person())))
+    return list(session.scalars(select(FactRow.id).where(which, asked_by_person_condition())))
 
 
 def has_question_keys(session: Session, keyset_id: int) -> bool:
@@ -194,7 +194,7 @@ def seek_question_keys(session: Session, keyset_id: int) -> bool:
 
 def question_keys(keyset_id: Any) -> Any:
     """Build a condition (SQL): a keyset has question keys of documents' facts whose questions no person wrote."""
-    generated = select(FactRow.id).where(FactRow.document_id.is_not(None), ~asks_by_person())
+    generated = select(FactRow.id).where(FactRow.document_id.is_not(None), ~asked_by_person_condition())
     of_documents = FactKeyRow.fact_id.in_(generated)
     return exists().where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == "question", of_documents)
 

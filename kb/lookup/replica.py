@@ -79,7 +79,7 @@ class AddedKeys:
         self._last = last
 
     def since(self, seq: int) -> list[int] | None:
-        """Give the ids of the keys that changes past `seq` have added; None where some of them were forgotten."""
+        """Give the ids of the keys that changes after `seq` added; None if this record no longer keeps all of them."""
         last = self._last
         return None if self._forgotten > seq else [key_id for added, key_id in last if added > seq]
 

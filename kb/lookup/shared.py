@@ -82,7 +82,7 @@ def _read_snapshots(session: Session, condition: ColumnElement[bool]) -> dict[in
     return {keyset_id: one for keyset_id, one in read.items() if one is not None}
 
 
-def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
+def describe_unset_shared_place(session: Session, settings: Settings) -> str | None:
     """Describe where servers share snapshots, if this process's settings name no place; otherwise give None."""
     found = sorted({one.place or "a place" for one in named_snapshots(session).values()})
     if settings.shared_snapshots is not None or not found:

@@ -221,13 +221,13 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
             "keys_in_index": found.keys_in_index,
         },
         **_surviving(found),
-        **_held_back(session, plan.fact_ids),
+        **_facts_under_hold(session, plan.fact_ids),
         "level": found.level,
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
     }
 
 
-def _held_back(session: Session, fact_ids: Sequence[int]) -> dict[str, Any]:
+def _facts_under_hold(session: Session, fact_ids: Sequence[int]) -> dict[str, Any]:
     """Give the part `held`: the forgotten facts that holds keep from being erased; empty if there are none."""
     if not (found := held_facts(session, fact_ids)):
         return {}

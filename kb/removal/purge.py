@@ -115,7 +115,7 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     """Replace shared snapshots older than an erasure, remove unused files, and say what the bucket keeps."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
-            if said := shared.describe_unnamed_place(session, kb.settings):
+            if said := shared.describe_unset_shared_place(session, kb.settings):
                 raise LevelNotReached("left", said, _PLACE)
             return ""
         await_turns(session)

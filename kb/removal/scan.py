@@ -197,7 +197,7 @@ def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[st
             for one in named_collections(session, settings)
         ]
         if (folder := shared.folder_of(session, settings)) is None:
-            unseen += filter(None, [shared.describe_unnamed_place(session, settings)])
+            unseen += filter(None, [shared.describe_unset_shared_place(session, settings)])
             return sources, unseen
         try:
             names = folder.names()

@@ -413,7 +413,7 @@ def mark_spans(
 
 
 def span_number(index: int, first: int = 1) -> int:
-    """Give the number that span `index` of a document is marked with."""
+    """Give the number that marks span `index` of a document in a prompt, from 1 up to `NUMBERS` and again."""
     return (index + first - 1) % NUMBERS + 1
 
 

@@ -233,12 +233,12 @@ def simple_qa(verdicts: Sequence[str]) -> dict[str, Any]:
     They are the shares of the three verdicts, `correct_given_attempted`, which is the share of correct answers among
     the attempted ones, and `f_score`, the harmonic mean of that and of `correct`.
     """
-    held = np.array([[verdict == name for name in VERDICTS] for verdict in verdicts]).reshape(-1, 3)
-    return _with_intervals(_simple_qa, held)
+    is_verdict = np.array([[verdict == name for name in VERDICTS] for verdict in verdicts]).reshape(-1, 3)
+    return _with_intervals(_simple_qa_figures, is_verdict)
 
 
-def _simple_qa(held_N3: NDArray[Any]) -> dict[str, float]:
-    correct, incorrect, not_attempted = (float(share) for share in held_N3.mean(axis=0))
+def _simple_qa_figures(is_verdict_N3: NDArray[Any]) -> dict[str, float]:
+    correct, incorrect, not_attempted = (float(share) for share in is_verdict_N3.mean(axis=0))
     given = _ratio(correct, correct + incorrect)
     return {
         "correct": correct,

@@ -26,7 +26,7 @@ from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import trim_span
 from colmlm.model.lm.language_model import FAMILIES
 from colmlm.model.text.markup import Span
-from colmlm.model.text.tokens import PaddedBatch, Words, WordTokenizer, length_batches, send
+from colmlm.model.text.tokens import PaddedBatch, TokenisedWords, WordTokenizer, length_batches, send
 
 T = TypeVar("T")
 
@@ -66,7 +66,9 @@ class ReaderBatch:
     open_BT: Tensor
 
 
-def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> JoinedText:
+def join_sequence(
+    tokenizer: WordTokenizer, question: TokenisedWords, title: TokenisedWords, text: Sequence[int]
+) -> JoinedText:
     """Join question, title and text to one sequence; question and title are cut at their longest lengths."""
     head = tokenizer.frame_ids(question.ids[:LONGEST_QUESTION])
     named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
@@ -108,12 +110,12 @@ def uncut_offsets(text: str) -> set[int]:
     return {at for found in _UNCUT.finditer(text) for at in range(found.start() + 1, found.end())}
 
 
-def last_tokens(words: Words) -> list[int]:
+def last_tokens(words: TokenisedWords) -> list[int]:
     """Give the index of each word's last token."""
     return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
 
 
-def words_of(words: Words, span: Span) -> tuple[int, int] | None:
+def words_of(words: TokenisedWords, span: Span) -> tuple[int, int] | None:
     """Give the indices of the first and the last word that the span overlaps; None if it overlaps none."""
     covered = [n for n, (start, end) in enumerate(words.words) if start < span[1] and end > span[0]]
     return (covered[0], covered[-1]) if covered else None
@@ -242,7 +244,9 @@ def _precision(path: Path) -> str:
     return str(AnnotatorConfig.load(path, ANSWERS).reading.get("precision", "fp32"))
 
 
-def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple[tuple[int, int, float], ...]:
+def best_spans(
+    text: str, words: TokenisedWords, scores_T2: NDArray[np.float32]
+) -> tuple[tuple[int, int, float], ...]:
     """Give the spans of words with the best sums of a start's and an end's score, trimmed, each once, best first.
 
     `scores_T2` are those of the text's tokens, or of its first ones; words beyond them are in no span.

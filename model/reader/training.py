@@ -45,7 +45,7 @@ from colmlm.model.reader.reader import (
 )
 from colmlm.model.text.markup import Span
 from colmlm.model.text.passages import PassageIndex, keywords_of, statement_of, stopped_sentence
-from colmlm.model.text.tokens import Words, WordTokenizer
+from colmlm.model.text.tokens import TokenisedWords, WordTokenizer
 from colmlm.model.training.task import StepContext, StepMetrics
 
 Form = Literal["question", "keywords", "statement"]
@@ -257,7 +257,9 @@ def reading_examples(
         yield ReadingExample(sequence.ids, sequence.second, sequence.text, start, end)
 
 
-def _answer_indices(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
+def _answer_indices(
+    text: TokenisedWords, answer: Span | None, longest: int
+) -> tuple[int, Span | None] | None:
     """Give the indices of the first token to read, and of the answer's first and last; None if it does not fit."""
     if answer is None:
         return 0, None

@@ -454,7 +454,7 @@ def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int =
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TokenisedWords:
     """A text's tokens. `words[i]` are the offsets of word i in code points, and `first[i]` is its first token."""
 
     ids: list[int]
@@ -494,7 +494,7 @@ class WordTokenizer:
         """Read a ``tokenizer.json``."""
         return cls(Tokenizer.from_file(str(path)))
 
-    def encode(self, text: str) -> Words:
+    def encode(self, text: str) -> TokenisedWords:
         """Encode the words of a text in order; what the tokenizer drops (controls, blanks) is in no word."""
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         words: list[Span] = []
@@ -507,7 +507,7 @@ class WordTokenizer:
             else:
                 words[-1] = (words[-1][0], max(end, words[-1][1]))
             word_before = word
-        return Words(list(encoding.ids), words, first)
+        return TokenisedWords(list(encoding.ids), words, first)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         """Give the ids of many texts in one call on all cores, without the texts' words."""
@@ -530,7 +530,7 @@ class WordTokenizer:
         )
 
 
-def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:
+def windows(encoded: TokenisedWords, size: int, overlap: int) -> list[WordWindow]:
     """Make windows of at most `size` tokens that overlap by at least `overlap`.
 
     Each word is read in the window where its first token is furthest from a cut, and so has the most context. The ends

@@ -315,7 +315,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 }
 
 
-def list_forms() -> Sequence[str]:
+def list_question_forms() -> Sequence[str]:
     """List the thirty templates that `asking` "many" draws from."""
     return [form for kind in _KINDS for form in kind]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from colmlm.model.training.config import ASKING, QA_FORMS, list_forms, one_of_many
+from colmlm.model.training.config import ASKING, QA_FORMS, list_question_forms, one_of_many
 
 QUESTION = "What is the capital of Peru?"
 
@@ -17,7 +17,7 @@ def drawn(question: str, count: int = 3000) -> Counter[str]:
 
 def test_a_question_comes_in_all_thirty_forms():
     found = drawn(QUESTION)
-    assert len(list_forms()) == len(set(list_forms())) == len(found) == 30
+    assert len(list_question_forms()) == len(set(list_question_forms())) == len(found) == 30
     assert all("Peru" in lead and lead[-1] in " \n" for lead in found)
     asked = sum(count for lead, count in found.items() if QUESTION in lead)
     assert 0.5 < asked / 3000 < 0.7
