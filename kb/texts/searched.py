@@ -80,13 +80,14 @@ def searched_sentences(text: str) -> list[SearchedSentence]:
     spans = _sentence_spans(text, structure)
     bare = [_below_headings(text, span, structure) for span in spans]
     led = [structure.led_by(start) for start, _ in bare]
+    joined = [_together(text, bare, led, one, one + 1) for one in range(len(bare) - 1)]
     found: list[SearchedSentence] = []
     for number, (start, end) in enumerate(spans):
         section = structure.section_of(start)
         read_from = spans[number - 1][0] if number and spans[number - 1][0] >= section else start
         near = [first for first, _ in led[number] if section <= first and end - first <= MOST_READ]
         read_from = min((read_from, *near[-1:], start))
-        passage = _passage(text, bare, led, number)
+        passage = _passage(bare, joined, number)
         found.append(SearchedSentence(start, end, read_from, led[number], bare[number], passage))
     return found
 
@@ -103,27 +104,23 @@ def _below_headings(text: str, span: Span, structure: TextStructure) -> Span:
         start = heading[1]
 
 
-def _passage(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], number: int) -> Span:
-    """Give the stretch of sentences around one that are in its paragraph or list, up to `MOST_SAID` characters."""
+def _passage(bare: Sequence[Span], joined: Sequence[bool], number: int) -> Span:
+    """Give the stretch of sentences around one that are in its paragraph or list, up to `MOST_SAID` characters.
+
+    `joined[i]` tells whether sentences i and i + 1 stand together.
+    """
     first = last = number
     start, end = bare[number]
-    is_open = [True, True]
-    while any(is_open):
-        for way in (1, 0):  # onwards first: what a sentence begins is mostly ended below it
-            other = (first - 1, last + 1)[way]
-            if not is_open[way]:
-                continue
-            if not 0 <= other < len(bare) or not _together(
-                text, bare, led, *sorted((other, (first, last)[way]))
-            ):
-                is_open[way] = False
-                continue
-            grown = min(start, bare[other][0]), max(end, bare[other][1])
-            if grown[1] - grown[0] > MOST_SAID:
-                is_open[way] = False
-                continue
-            start, end = grown
-            first, last = min(first, other), max(last, other)
+    goes_on = goes_back = True
+    while goes_on or goes_back:  # onwards first: what a sentence begins is mostly ended below it
+        goes_on = goes_on and last < len(joined) and joined[last] and bare[last + 1][1] - start <= MOST_SAID
+        if goes_on:
+            last += 1
+            end = bare[last][1]
+        goes_back = goes_back and first > 0 and joined[first - 1] and end - bare[first - 1][0] <= MOST_SAID
+        if goes_back:
+            first -= 1
+            start = bare[first][0]
     return start, end
 
 
