@@ -454,7 +454,7 @@ def fit_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
 
 
 def fit_near_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Fit a ridge regression regularised towards the identity. `LinearMap` takes the strength later; widths are equal."""
+    """Fit a ridge regression towards the identity. `LinearMap` takes its strength later; both widths are equal."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 

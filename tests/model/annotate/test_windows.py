@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.model.text.tokens import Words, WordTokenizer, windows
+from colmlm.model.text.tokens import TokenisedWords, WordTokenizer, windows
 from tests.strategies import texts
 from tests.tiny_annotators import letter_tokenizer
 
@@ -37,10 +37,10 @@ def test_offsets_are_code_points_whatever_stands_before():
         assert "Lima" in [text[start:end] for start, end in encoded.words]
 
 
-def text_of(lengths: list[int]) -> Words:
+def text_of(lengths: list[int]) -> TokenisedWords:
     """Makes words of these numbers of tokens."""
     first = [sum(lengths[:i]) for i in range(len(lengths))]
-    return Words(list(range(sum(lengths))), [(i, i + 1) for i in range(len(lengths))], first)
+    return TokenisedWords(list(range(sum(lengths))), [(i, i + 1) for i in range(len(lengths))], first)
 
 
 sizes = st.integers(2, 12).flatmap(lambda size: st.tuples(st.just(size), st.integers(0, size - 1)))
