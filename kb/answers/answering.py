@@ -66,7 +66,7 @@ SURE = 0.99  # the score of a fact that was accepted as the answer to the questi
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """The places that a reader found for a question: those that touch a fact, the best of each window, and all."""
+    """The likely spans that a reader found: those that touch a fact (`places`), the best of each window, and all."""
 
     places: list[ReadPlace]
     windows: list[ReadPlace]
@@ -82,7 +82,7 @@ class SaidPassage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Answers questions from a knowledge base; without `questions`, nothing is found by key."""
+    """Answers questions from a knowledge base. Without `questions`, which encodes them, only words find sentences."""
 
     kb: SearchableStore
     questions: Questions | None
@@ -102,7 +102,7 @@ class Answering:
         return [fact.fact_id for fact in self.ask(question, **options).facts]
 
     def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
-        """Answer a question in the mode "read" or "paper"; give the answer with the query and parts to store."""
+        """Answer by the reader (mode "read") or by the nearest key ("paper"); give what is stored of it, too."""
         wanted = self._read_options(options)
         asked = self._ask_by_key(question, wanted) if mode == "paper" else self._ask_reader(question, wanted)
         return replace(asked, answer=self._add_enterers(asked.answer))
@@ -161,7 +161,7 @@ class Answering:
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
         by_passage = passage is not None and _is_passage_better(question, answer, contested)
-        said = self._said_whole(answer, passage) if passage is not None and by_passage else answer
+        said = self._answer_from_passage(answer, passage) if passage is not None and by_passage else answer
         is_comparison = asks_to_compare(question)
         if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
             answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
@@ -210,10 +210,10 @@ class Answering:
         fact_filter: FactFilter,
         as_of: int | None = None,
     ) -> tuple[SaidPassage | None, bool]:
-        """Give the passage of the best window, if it is probable enough beside the `threshold` of spans and holds
-        nothing deleted; and whether one that is probable enough was refused, since it holds something deleted.
+        """Give the passage of the best window, or None; and whether it was probable enough but holds something deleted.
 
-        If a fact in the passage is deleted, the one sentence is tried alone.
+        The `threshold` of spans sets how probable it must be. If a fact in the passage is deleted, the best sentence is
+        tried alone.
         """
         model = self.reader.confidence.passage
         if model is None or not reading.windows:
@@ -258,7 +258,7 @@ class Answering:
         answer = self._answer_from_places(question, places, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
         is_better = passage is not None and _is_passage_better(question, answer, places)
-        said = self._said_whole(answer, passage) if passage is not None and is_better else answer
+        said = self._answer_from_passage(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
         if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
             said = self._answer_from_places(question, [own], SURE, least, passages, seq)
@@ -281,11 +281,11 @@ class Answering:
         return kept[:WINDOWS], read
 
     def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Give the places that the reader finds for a question without the sentences `gone`; choose no answer."""
+        """Find the places for a question as if the sentences `gone` (ids) were not in the base; choose no answer."""
         return self.read_questions([(question, gone)])[0]
 
     def read_questions(self, asked: Sequence[tuple[str, Collection[int]]]) -> list[QuestionReading]:
-        """Give the places that the reader finds for each question, as `read_question` does; it reads all at once."""
+        """Find the places for pairs of question and `gone`, as `read_question` does, by one call of the reader."""
         windows = []
         for question, gone in asked:
             query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
@@ -401,7 +401,7 @@ class Answering:
         )
         return replace(answer, answer=best.text, facts=facts, source=source)
 
-    def _said_whole(self, answer: Answer, passage: SaidPassage) -> Answer:
+    def _answer_from_passage(self, answer: Answer, passage: SaidPassage) -> Answer:
         window = passage.window
         return replace(
             answer,
@@ -416,7 +416,7 @@ class Answering:
 
 
 def _has_own_fact(answer: Answer, own: ReadPlace) -> bool:
-    """Tell whether an answer contains a fact of `own`, or is the text of `own` in another wording."""
+    """Tell whether an answer has a fact of `own`, the place of the fact with this very question, or says its text."""
     if answer.answer is None:
         return False
     ids = {fact.fact_id for fact in answer.facts}
@@ -433,7 +433,7 @@ def _answered_from_place(answer: Answer, query: AskedQuery | None, place: ReadPl
 def _is_passage_better(question: str, answer: Answer, contested: Sequence[ReadPlace]) -> bool:
     """Tell whether the passage is the better answer: if no span answers, or the question asks for several words.
 
-    It is not if the best span touches a deleted fact: the answer abstains then.
+    It is not if no span answers because the best one (`contested[0]`) touches a deleted fact.
     """
     if answer.abstained:
         return not (contested and contested[0].is_dead)
@@ -487,9 +487,9 @@ def nearby_passages(
         likeliest[place.window.sentence_id] = place
     marked = {key: (one.start, one.end) for key, one in likeliest.items() if not one.is_dead}
     return [
-        _passage(one, read[one.sentence_id], marked.get(one.sentence_id, (None, None)))
+        _nearby_passage(one, read[one.sentence_id], marked.get(one.sentence_id, (None, None)))
         for one in found
-        if not any(_within(read[one.sentence_id], other) for other in _others(one, found, read))
+        if not any(_is_within(read[one.sentence_id], other) for other in _others(one, found, read))
     ]
 
 
@@ -499,7 +499,7 @@ def _others(
     return (read[other.sentence_id] for other in found if other is not one)
 
 
-def _within(window: SaidWindow, other: SaidWindow) -> bool:
+def _is_within(window: SaidWindow, other: SaidWindow) -> bool:
     """Tell whether a window is a part of another one of its document."""
     ours, theirs = window.source, other.source
     if ours is None or theirs is None or ours == theirs:
@@ -508,7 +508,7 @@ def _within(window: SaidWindow, other: SaidWindow) -> bool:
     return same and theirs.start <= ours.start and ours.end <= theirs.end
 
 
-def _passage(
+def _nearby_passage(
     candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
 ) -> NearbyPassage:
     live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)

@@ -55,7 +55,7 @@ class KnownQuestion:
 
 
 class JudgedAnswer(NamedTuple):
-    """The likeliest span and passage for a question, with their outcomes and the highest thresholds they pass."""
+    """The likeliest span and passage: their outcomes, and the highest threshold of spans at which each is given."""
 
     score: float
     outcome: str
@@ -91,7 +91,7 @@ def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Ask each question; if sentences of the base answer it, ask it again as if they were not there."""
+    """Ask each question; if sentences answer it, ask again without them. Tell `on_asked` the number and the total."""
     asked = SampleAnswers([], [])
     for at in range(0, len(questions), TOGETHER):
         some, again = questions[at : at + TOGETHER], list[tuple[KnownQuestion, frozenset[int]]]()
@@ -142,7 +142,7 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
 
 
 def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
-    """Raise `CalibrationRefused` if `number` questions are too few to tell this rate of wrong answers from chance."""
+    """Raise `CalibrationRefused` if `number` questions are too few for this rate: `what` names them, `how` a remedy."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"Add {least - number} or more", how)).strip()
         if number and (enough := upper_bound(0, number)) <= 0.5:
@@ -161,7 +161,7 @@ def least_questions(rate: float) -> int:
 
 
 def allowed_wrong(questions: int, rate: float) -> int:
-    """Give how many of these questions may be answered wrongly for the rate to hold; -1 if they are too few."""
+    """Give how many wrong answers to these questions still show, at `CERTAINTY`, that the rate is kept; -1: too few."""
     wrong = -1
     while _lower_tail(wrong + 1, questions, rate) <= 1 - CERTAINTY:
         wrong += 1
@@ -193,7 +193,7 @@ def _lower_tail(wrong: int, questions: int, rate: float) -> float:
 
 
 def _least_safe_threshold(asked: Sequence[JudgedAnswer], passing: int) -> float:
-    """Give the least threshold, in steps, at which and above which at most `passing` answers are wrong."""
+    """Give the least threshold, a multiple of 1 / `_STEPS`, from which on at most `passing` answers are wrong."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
         if sum(one.outcome_at(score) == "wrong" for one in asked) > passing:

@@ -35,7 +35,7 @@ def confidence_of_base(session: Session, reader: JudgedReader) -> Confidence:
 
 @dataclass(frozen=True, slots=True)
 class AnswerCalibrations:
-    """The calibrations of a store. `reader` is the digest of the reader that answers, `shipped` its own threshold."""
+    """The calibrations of a store. `reader` is the digest of the present reader, `shipped` its own threshold."""
 
     store: Store
     reader: str
@@ -65,7 +65,7 @@ class AnswerCalibrations:
         question_set: str | None = None,
         **who: Unpack[OnRecord],
     ) -> int:
-        """Store the measured threshold as that of answers, in every process from this commit on; give the change."""
+        """Store the measured threshold, from which every process answers from now on; give the change's number."""
         with self.store.sessions.begin() as session:
             pending = audit.begin_change(session, **who)
             keyset_id = active_keyset_id(session)
@@ -81,7 +81,7 @@ class AnswerCalibrations:
             )
             # Numbers are stored as text, since JSON may give a float back in another spelling, which breaks the hash.
             return audit.append_change(
-                session, pending, KIND, payload=_spelt({"threshold": threshold, **report})
+                session, pending, KIND, payload=_floats_as_text({"threshold": threshold, **report})
             )
 
     @retry_on_contention
@@ -95,9 +95,9 @@ class AnswerCalibrations:
         return self.standing()
 
 
-def _spelt(said: Any) -> Any:
+def _floats_as_text(said: Any) -> Any:
     if isinstance(said, dict):
-        return {name: _spelt(value) for name, value in said.items()}
+        return {name: _floats_as_text(value) for name, value in said.items()}
     return repr(said) if isinstance(said, float) else said
 
 

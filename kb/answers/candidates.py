@@ -37,7 +37,7 @@ _FACTS = text("SELECT DISTINCT held.fact_id FROM HELD".replace("HELD", HELD))
 
 
 def facts_in_sentences(session: Session, sentence_ids: Collection[int]) -> frozenset[int]:
-    """List the facts that begin in these sentences, or have one for themselves, live or not."""
+    """Give the ids of the facts, live or not, that begin in these sentences; one without a document has its own."""
     return frozenset(session.scalars(_FACTS, {"ids": list(sentence_ids)}))
 
 
@@ -84,7 +84,7 @@ SELECT s.id FROM sentence s JOIN document d ON d.id = s.document_id WHERE d.corp
 
 @dataclass(frozen=True, slots=True)
 class CandidateSentence:
-    """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best.
+    """A sentence with the best `cosine` of a fact's key in it, and its BM25 (`words`) as a share of the highest.
 
     `nearness` is that cosine without the scale of a checkpoint: 0 for the median of the question's hits, 1 for the key
     that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.likeness`), None

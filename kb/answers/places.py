@@ -27,7 +27,7 @@ _BLANK_LINE = "\n\n"  # between paragraphs, so that what stands on both sides is
 
 @dataclass(frozen=True, slots=True)
 class ReadPlace:
-    """A span of a window, with the reader's `margin`, the candidate sentence, its rank, and the facts it overlaps."""
+    """A span of a window: the reader's `margin` in logits, the sentence, its rank from 0, and the facts in the span."""
 
     window: SaidWindow
     candidate: CandidateSentence
@@ -181,7 +181,7 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_
 
 
 def settle_contradictions(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
-    """Move the place that a rule prefers among contradicting facts to the front; a deleted best fact stays first."""
+    """Move to the front the place that a rule for contradictions prefers; a first one that is deleted stays first."""
     if not places or places[0].is_dead:
         return places
     least = merit_of_place(places[0], search) - CLOSE
@@ -253,7 +253,7 @@ def place_of_own_question(
     read = read_windows(session, [*sentences.values()], fact_filter=fact_filter, as_of=as_of)
     for row in rows:
         others = [one for one in rows if compare_wording(row.value, one.value) != "same"]
-        if any(row.fact_id not in one.yields_to or _in_two_documents(row, one) for one in others):
+        if any(row.fact_id not in one.yields_to or _is_in_another_document(row, one) for one in others):
             continue
         window = read.get(sentences.get(row.fact_id, 0))
         place = None if window is None else _place_of_fact(window, row.fact_id, row.value)
@@ -281,7 +281,7 @@ ORDER BY f.id LIMIT 1
 def forgotten_by_question(
     session: Session, question: str, fact_filter: FactFilter, near: tuple[int, float] | None
 ) -> int | None:
-    """Give the fact with this question that was deleted so that it gets no answer; None if there is none or a live one.
+    """Give the id of a deleted fact with this question that makes answers abstain; None if a live one has it, too.
 
     `near` is the nearest such deleted fact (a tombstone) to the query, with its cosine.
     """
@@ -294,7 +294,7 @@ def forgotten_by_question(
     return found
 
 
-def _in_two_documents(row: Row[Any], other: Row[Any]) -> bool:
+def _is_in_another_document(row: Row[Any], other: Row[Any]) -> bool:
     return None not in (row.document_id, other.document_id) and row.document_id != other.document_id
 
 

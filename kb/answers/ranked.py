@@ -190,7 +190,7 @@ def _check(ranking: str, texts: Sequence[str], wanted: FullLookupOptions, number
 
 
 def _word_weights(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
-    """Give the score of each key for the words of its sentence; 0 for all if no sentence has a word of the text."""
+    """Give by key id what its sentence's words add to a cosine, maybe below 0; all 0 if no sentence has any."""
     is_heard = any(one.words for one in found)
     return {
         key_id: WEIGHT_OF_WORDS * (one.words - NEITHER) if is_heard else 0.0
@@ -225,7 +225,7 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
 
 
 def _lookup_from_own(own: ReadPlace | None, forgotten: int | None, decided: Lookup) -> Lookup:
-    """Replace the hits by the fact `own` of this very question, unless a hit says the same; abstain if `forgotten`."""
+    """Replace hits that say something else by the fact of this very question: `own`, or abstain for a deleted one."""
     if forgotten is not None and decided.threshold <= SURE:
         return replace(decided, hits=(), abstained=forgotten)
     if (

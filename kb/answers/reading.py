@@ -168,7 +168,7 @@ class PassageReading(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """The score of the best span minus that of "no answer here", in logits; minus infinity without words."""
+        """The score of the best span minus that of "no answer here", in logits; minus infinity if there is no span."""
         return self.spans[0][2] - self.none if self.spans else float("-inf")
 
 

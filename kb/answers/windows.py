@@ -174,8 +174,8 @@ def read_windows(
     alone_then = _ALONE if as_of is None else _ALONE_THEN
     alone = {row.fact_id: row for row in session.execute(alone_then, asked)} if alone_ids else {}
     of_documents = [row for row in rows if row.document_id is not None]
-    return _of_documents(session, of_documents, fact_filter, as_of) | {
-        row.id: _of_fact(row, alone[row.fact_id])
+    return _windows_of_rows(session, of_documents, fact_filter, as_of) | {
+        row.id: _window_of_fact(row, alone[row.fact_id])
         for row in rows
         if row.document_id is None and row.fact_id in alone
     }
@@ -188,20 +188,20 @@ def said_passages(
     longer exists, or is that of a fact without a document.
     """
     rows = session.execute(_PASSAGES, {"id": sentence_id}).all()
-    read = _of_documents(session, rows, fact_filter, as_of)
+    read = _windows_of_rows(session, rows, fact_filter, as_of)
     return tuple(read[row.id] for row in rows)
 
 
 def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
-    """Read stretches of documents, each given by document id and two offsets, with the facts in them."""
+    """Read stretches of documents, given as (document id, start, end), as windows with their facts, in this order."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
-    read = _of_documents(session, session.execute(_STRETCHES, values).all(), every_fact_in_scope(), None)
+    read = _windows_of_rows(session, session.execute(_STRETCHES, values).all(), every_fact_in_scope(), None)
     return [read[number] for number in numbers]
 
 
-def _of_documents(
+def _windows_of_rows(
     session: Session, rows: Sequence[Row[Any]], fact_filter: FactFilter, as_of: int | None
 ) -> dict[int, SaidWindow]:
     facts = defaultdict[int, list[Row[Any]]](list)
@@ -216,21 +216,21 @@ def _of_documents(
         },
     ):
         facts[fact.sentence_id].append(fact)
-    return {row.id: _of_document(row, facts[row.id]) for row in rows}
+    return {row.id: _window_of_document(row, facts[row.id]) for row in rows}
 
 
 def _fact_parameters(fact_filter: FactFilter, as_of: int | None) -> dict[str, Any]:
     return fact_filter.parameters | ({} if as_of is None else {"as_of": as_of})
 
 
-def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
+def _window_of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
     text, standing = _apply_values(row.said, row.span_start, facts)
     about = (row.corpus, row.external_id, row.title, row.uri, row.licence, row.revision)
     source = Source(row.document_id, *about, row.span_start, row.span_end)
     return SaidWindow(row.id, text, source, standing, row.led or "")
 
 
-def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
+def _window_of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
     """Make the window of a fact without a document: its question, then its value."""
     text = f"{row.question} {fact.value}"
     start = len(text) - len(fact.value)

@@ -71,8 +71,8 @@ class RestoreReport:
     """The result of a restore, and the newer log that it used (`log_file`; None: none).
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted, and `deleted_again`
-    those of them that the restore deleted or rejected too, on request. `limited_again` are the corpora and keysets of
-    which only accepted facts answer, as that log says. `sealed` are changes of that log that were ignored.
+    those of them that the restore deleted or rejected too, on request. `limited_again` lists limits to accepted facts.
+    `sealed` are changes of that log that were ignored. `lost` are ids by table whose sealing keys were destroyed.
     """
 
     backup: Backup
@@ -357,7 +357,7 @@ def _documents(session: Session, document_ids: Sequence[int]) -> list[int]:
 
 
 def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
-    """Delete or reject these facts as the newer log did."""
+    """Delete or reject the facts with the ids `deleted`, as the newer log did."""
     rejected = [fact_id for fact_id in deleted if fact_id in newer.rejected]
     if rejected:
         facts = reading.fact_records(session, rejected).values()
@@ -516,7 +516,7 @@ def _newer_entries(entries: Iterable[LogEntry], head: Head, backup: Backup, what
         elif kind == RULED:
             rules[entry["payload"]["corpus"]] = entry
         elif kind == KIND:
-            _set(limits, seq, entry["payload"])
+            _note_limit(limits, seq, entry["payload"])
     gone = {fact_id for erasure in erasures for fact_id in erasure.fact_ids}
     return NewerLog(
         what,
@@ -533,8 +533,8 @@ def _newer_entries(entries: Iterable[LogEntry], head: Head, backup: Backup, what
     )
 
 
-def _set(limits: dict[tuple[Any, Any], LaterLimit], seq: int, said: Mapping[str, Any]) -> None:
-    """Add the limit that a change set to `limits`, or remove the one that it lifted."""
+def _note_limit(limits: dict[tuple[Any, Any], LaterLimit], seq: int, said: Mapping[str, Any]) -> None:
+    """Add to `limits`, by (corpus, keyset), the one that change `seq` set, or remove the one that it lifted."""
     corpus, keyset = said.get("corpus"), said.get("keyset")
     limits.pop((corpus, keyset), None)
     if said.get("accepted_only"):

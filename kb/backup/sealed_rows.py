@@ -87,7 +87,7 @@ def archive_columns(table: Table) -> list[str]:
 
 
 def select_rows(table: Table) -> sql.Composed:
-    """Give the SELECT of a table's rows for the archive; before sealed rows it puts the number of their owner."""
+    """Give the SELECT of a table's rows for the archive; if it has sealed texts, the owner's number is first."""
     columns: list[sql.Composable] = [
         sql.SQL("t.{}").format(sql.Identifier(name)) for name in archive_columns(table)
     ]
@@ -101,7 +101,7 @@ def select_rows(table: Table) -> sql.Composed:
 
 
 def split_rows(blocks: Iterable[bytes]) -> Iterator[Row]:
-    """Yield the fields of each row of a binary COPY in blocks of any size. Raises `ValueError` if it is none."""
+    """Yield the fields of each row of a binary COPY in blocks of any size. Raises `ValueError` for other bytes."""
     buffer, at, begun, ended = b"", 0, False, False
     for block in blocks:
         buffer, at = buffer[at:] + block, 0
@@ -188,7 +188,7 @@ class RowForm:
         )
 
     def name_row(self, row: Row) -> bytes:
-        """Give the primary key of a row as bytes."""
+        """Give the primary key of a row as bytes, to which its sealed fields are bound."""
         return b"\0".join(row[at] or b"" for at in self.identity)
 
 
@@ -213,7 +213,7 @@ def seal_rows(rows: Iterable[Row], form: RowForm, tree: KeyTree) -> Iterator[Row
 
 
 def _shape_of(column: Column[Any], value: bytes) -> bytes:
-    """Give the stand-in of a value for a destroyed key: JSON or an array without words; for other columns nothing."""
+    """Give what stands for a value once its key is destroyed: its JSON or array without words; for others no bytes."""
     if isinstance(column.type, JSONB):
         return value[:1] + json.dumps(_without_words(json.loads(value[1:]))).encode()
     if isinstance(column.type, ARRAY):
@@ -228,7 +228,7 @@ _WORDS = frozenset({"policy", "selector_digest", "checkpoint_id", "at", "outcome
 
 
 def _without_words(value: Any, name: str = "") -> Any:
-    """Give JSON with marks for strings, except those named in `_WORDS`, and lists without items that hold a mark."""
+    """Give JSON with a mark for each string, but in the fields `_WORDS`, and lists without items that hold a mark."""
     if isinstance(value, str):
         return value if name in _WORDS else MARK
     if isinstance(value, dict):

@@ -495,7 +495,7 @@ def verify_backup(
     keys: Collection[str] = (),
     identities: Path | None = None,
 ) -> Backup:
-    """Read a backup to its last byte and give its contents. Raises as `open_backup` does. Needs no database."""
+    """Read a backup to its end, telling `on_bytes` how much is read, and describe it. Raises as `open_backup` does."""
     done = 0
     with open_backup(file, keys, identities) as archive:
         for table in archive.manifest["tables"]:

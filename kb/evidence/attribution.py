@@ -58,7 +58,7 @@ SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
-    """Trace every splice of a stored output to its fact and source, with the edits of the fact since."""
+    """Trace every splice of a stored output to its fact and source, with later edits. Raises `GenerationNotFound`."""
     stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
         raise refusals.generation_not_found(generation_id)
@@ -168,7 +168,7 @@ def _trace_splice(
 def _edits_of(
     session: Session, fact_ids: Collection[int], after: int, origins: Iterable[VersionOrigin]
 ) -> tuple[dict[int, tuple[ChangeRecord, ...]], dict[int, ChangeRecord]]:
-    """Give each fact's edits after change `after`, and the changes that gave the versions `origins` their values.
+    """Give the edits after change `after` by fact id, and by number, too, the changes that gave `origins` their values.
 
     Kinds in `MAINTENANCE` are no edits. A caller limited to some corpora gets none: a change may be of others too.
     """

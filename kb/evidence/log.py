@@ -71,7 +71,7 @@ class Log:
             return audit.changes_before(session, before, limit, **only)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
-        """Give the facts that differ between two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
+        """Give the facts that differ as of two changes. Raises `NoSuchChange`, `CorpusNotFound`, `InvalidQuery`."""
         with self.store.reports() as session:
             return diff_changes(session, first, last, **which)
 
@@ -86,7 +86,7 @@ class Log:
             return check_database(session, witnessed)
 
     def seal(self, seqs: Sequence[int], *, actor: str, reason: str, dry_run: bool = False) -> Sealed:
-        """Acknowledge the breaks at these changes, all or none; a dry run is rolled back. Raises `NoOpenBreak`."""
+        """Acknowledge that the chain breaks at these changes, all or none; dry runs undo it. Raises `NoOpenBreak`."""
         with self.store.sessions() as session:
             sealed = seal_breaks(session, seqs, actor, reason)
             session.rollback() if dry_run else session.commit()

@@ -141,7 +141,7 @@ class Outputs:
         after: LookupPlace = (0, 0),
         limit: int = 50,
     ) -> list[AttributionRecord]:
-        """List the stored lookups that match every filter, ordered by output and ordinal, after the place `after`."""
+        """List the stored lookups that match every filter, by output id and ordinal, past the pair `after` of these."""
         with self.store.sessions() as session:
             return list_attributions(
                 session,
@@ -153,7 +153,7 @@ class Outputs:
             )
 
     def impact(self, fact_id: int, *, after: LookupPlace = (0, 0), limit: int | None = None) -> Impact:
-        """List the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
+        """List the splices of a fact in stored outputs, past `after` (output id, ordinal). Raises `FactNotFound`."""
         with self.store.reports() as session:
             fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
             if fact is None:

@@ -22,7 +22,7 @@ ENDING = ("delete", "forget", "erase", "reject", "ingest")  # changes after whic
 
 @dataclass(frozen=True, slots=True)
 class ProvElement:
-    """An entity, activity or agent of PROV: its name, its type in this program, and its attributes."""
+    """An entity, activity or agent of PROV: its name, its type in this program, and its attributes (`said`)."""
 
     name: str
     type: str

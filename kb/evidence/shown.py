@@ -132,7 +132,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def withheld_text(session: Session, document_id: int) -> str:
-    """Give a document's text with past values masked that touch no current one; all of it if it was replaced."""
+    """Give a document's text with past values masked that touch no current one; all masked if it has a newer text."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -169,7 +169,7 @@ def _blank_past_spans(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
 
 
 def withhold_documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
-    """Give the records of documents with digests of the shown texts: one of the whole text would confirm a guess."""
+    """Give the records of documents with the SHA-256 of shown texts, as that of a whole text would confirm a guess."""
     ended = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_not(None)
     )
@@ -537,7 +537,7 @@ def _question(one: KeptQuestion, past: _Past) -> KeptQuestion:
 
 def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
     is_past = one.value is not None and any(
-        not _says(texts[fact_id][0], one.value) for fact_id in one.fact_ids if fact_id in texts
+        not _is_still_said(texts[fact_id][0], one.value) for fact_id in one.fact_ids if fact_id in texts
     )
     past = _Past.of(texts, fact_ids, *([one.value] if is_past and one.value else []))
     return replace(
@@ -548,7 +548,7 @@ def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
     )
 
 
-def _says(now: str | None, value: str) -> bool:
+def _is_still_said(now: str | None, value: str) -> bool:
     """Tell whether a fact's current value contains `value`, or is contained in it; False for a deleted fact."""
     if now is None:
         return False

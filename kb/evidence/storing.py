@@ -156,7 +156,7 @@ OUTCOMES = ("hit", "no_match", "abstained")
 
 
 def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
-    """Give the erased facts of the splices with their erasing change. Raises `InvalidSplice` for a wrong splice."""
+    """Raise `InvalidSplice` for a wrong splice; give the erasing change of each erased fact in them, by its id."""
     values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
@@ -260,7 +260,7 @@ def give_feedback(
 
 
 def _lock_output(session: Session, generation_id: int) -> None:
-    """Lock an output, as each feedback settles by all thumbs if it is a miss. Raises `GenerationNotFound`."""
+    """Lock an output, since feedback reads all its thumbs to decide if it is a miss. Raises `GenerationNotFound`."""
     output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
     is_storable = 0 < generation_id <= edits.MAX_ID
     if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:

@@ -91,8 +91,8 @@ def begin_change_with(
 ) -> tuple[Pending, list[tuple[Any, ...]]]:
     """Begin a change by a statement that reads more, and give the change and the statement's other columns.
 
-    Each row, at least one, begins with the columns of `BEGUN`. The other columns are as they were before the lock was
-    held.
+    The statement gives at least one row, and each row begins with the columns of `BEGUN`. The other columns are as they
+    were before the lock was held.
     """
     check_who(actor, reason)
     # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
@@ -374,16 +374,16 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
 def check_name(field: str, name: str, limit: int = 200) -> None:
     """Raise `InvalidValue` if a name is blank, too long, or has invisible characters."""
     check_text(field, name, blank=False, limit=limit)
-    _check_seen(field, name, "")
+    _check_visible(field, name, "")
 
 
 def check_logged_text(field: str, said: str, *, blank: bool = True) -> None:
     """Raise `InvalidValue` if a text that the log keeps is blank (unless allowed) or has invisible characters."""
     check_text(field, said, blank=blank)
-    _check_seen(field, said, JOINERS)
+    _check_visible(field, said, JOINERS)
 
 
-def _check_seen(field: str, text: str, allowed: str) -> None:
+def _check_visible(field: str, text: str, allowed: str) -> None:
     if (found := find_invisible(text, allowed)) is not None:
         raise InvalidValue(
             field, f"it holds {escape_character(found)}, a character that does not show. Leave it out"
@@ -391,7 +391,7 @@ def _check_seen(field: str, text: str, allowed: str) -> None:
 
 
 class Signature(NamedTuple):
-    """The actor that a change names, and the person on whose behalf it was made, if another."""
+    """The actor that a change names, and the person on whose behalf it was made, if another; nothing cryptographic."""
 
     actor: str
     on_behalf_of: str | None

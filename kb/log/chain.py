@@ -59,7 +59,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class CheckedChain:
-    """The result of checking a log to its last change `seq`: its `hash`, the open `breaks` and the `sealed` ones."""
+    """The result of checking `checked` changes: the last one's `seq` and `hash`, open breaks and `sealed` ones."""
 
     checked: int
     seq: int

@@ -70,7 +70,7 @@ def _create(file: Path) -> None:
 
 
 def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Give `statement`, JSON without floats that JSON can't give back, with its signature added as `signature`."""
+    """Sign a JSON object, and give it with the field `signature`. It may have no float that JSON writes inexactly."""
     return {
         **statement,
         "signature": {
@@ -82,7 +82,7 @@ def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str
 
 
 def verify_signature(signed: Mapping[str, Any], what: str = "document", remedy: str = ASK_SIGNER) -> KeyNames:
-    """Check the signature of a JSON object and give the names of its key; `remedy` is for the error.
+    """Check the signature of a JSON object and give the names of its key. Errors call it `what` and end in `remedy`.
 
     Raises `SignatureRefused` unless every byte is as it was signed.
     """
@@ -151,7 +151,7 @@ def require_signer(key: str, trusted: Collection[str], what: str) -> None:
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Give the fingerprint of a public key, short enough to compare by eye with one known from elsewhere."""
+    """Give the fingerprint of a raw public key: 16 hex digits, to compare by eye with one known from elsewhere."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
@@ -189,7 +189,7 @@ class OpenedEnvelope:
 def close_envelope(
     key: Ed25519PrivateKey, predicate_type: str, name: str, sha256: str, predicate: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Sign a statement about one subject, given by name and SHA-256, and give its envelope."""
+    """Sign an in-toto statement about one subject, its name and SHA-256, and give the DSSE envelope around it."""
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -210,7 +210,7 @@ def encode_for_signing(payload_type: str, payload: bytes) -> bytes:
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Tell whether a JSON object is meant as an envelope, and not as evidence in an earlier form."""
+    """Tell whether a JSON object is meant as a DSSE envelope, and not as evidence of an earlier program version."""
     return "payload" in value
 
 
@@ -220,7 +220,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         if set(envelope) != _ENVELOPE_FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
             raise ValueError("another payload")
         (signature,) = envelope["signatures"]
-        payload, signed = _bytes(envelope["payload"]), _bytes(signature["sig"])
+        payload, signed = _decode_base64(envelope["payload"]), _decode_base64(signature["sig"])
         statement = json.loads(payload)
         public = read_pem(statement["predicate"]["signer"]["public_key"], what, ASK_SIGNER)
         names = key_names(public)
@@ -239,7 +239,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         ) from error
 
 
-def _bytes(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     """Decode base64, and raise `ValueError` for any spelling but the canonical one."""
     data = base64.b64decode(text, validate=True)
     if encode_base64(data) != text:

@@ -125,7 +125,7 @@ def read_head(line: str, what: str) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line of an exported log: a change in its hashed form, its stored hash, and whether it `fits`."""
+    """A line of an exported log: a change as it is hashed, its stored hash, and whether both fit the chain so far."""
 
     said: dict[str, Any]
     hash: str

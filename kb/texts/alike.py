@@ -70,7 +70,7 @@ def compare_wording(value: str, text: str) -> Wording | None:
 
 @lru_cache(4096)
 def terms_of(text: str) -> tuple[str, ...]:
-    """Give the terms of a text, as the module describes them, in order."""
+    """Give the words of a text in order, with one form for each number, date, amount and plural, without articles."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     plain = _GROUPED.sub("", plain.replace("’", "'").replace("per cent", "%"))
     plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), plain).replace("'s ", " ")

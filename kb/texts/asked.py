@@ -72,7 +72,7 @@ def question_in(prompt: str) -> str | None:
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
-    return _being_written(asked) if is_question(asked) else None
+    return _sentence_being_written(asked) if is_question(asked) else None
 
 
 _TURN = re.compile(rf"{QUESTION}(.*?)(?={ANSWER}|\Z)", re.DOTALL)
@@ -113,7 +113,7 @@ def resolve_question(turns: Sequence[str]) -> str:
 
 
 def _exchange_words(question: str, other: str) -> str | None:
-    """Replace by `other` the words of a question that end in the same word, or its last name; None without either."""
+    """Put `other` for the words of a question that end as it does, or for its last proper name; None without either."""
     words, said = other.split(), question.rstrip("? ").split()
     ends = [at for at, word in enumerate(said) if word.casefold() == words[-1].casefold()]
     if ends:
@@ -126,21 +126,21 @@ def _exchange_words(question: str, other: str) -> str | None:
 
 
 def asked_text(prompt: str, said: str) -> str:
-    """Give the text of a lookup after `prompt` and the text `said` since.
+    """Give the text by which a lookup compares words or asks the reader, after `prompt` and the text `said` since.
 
     That is the question, where the prompt ends in "Answer:", with what the answer's first sentence says so far; else
     the sentence that is being written, with the one before it where it has few words yet.
     """
     asked = prompt.rstrip()
     if not asked.endswith(ANSWER):
-        return _being_written(f"{prompt}{said}")
+        return _sentence_being_written(f"{prompt}{said}")
     if len(sentence_ends(said)) > 1:
-        return _being_written(said)
+        return _sentence_being_written(said)
     question = asked.removesuffix(ANSWER).rpartition(QUESTION)[2].strip()
     return f"{question} {said.lstrip()}".strip()[-MOST_CHARACTERS:]
 
 
-def _being_written(text: str) -> str:
+def _sentence_being_written(text: str) -> str:
     text = text[-2 * MOST_CHARACTERS :]
     begins = [0, *sentence_ends(text)[:-1]]
     last = text[begins[-1] :]

@@ -65,10 +65,10 @@ def escape_character(character: str) -> str:
 
 def json_visible(text: str) -> str:
     """Escape the invisible characters in the strings of a JSON text, which keeps its meaning."""
-    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escape_character(found[0]), text)
+    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escape_in_json(found[0]), text)
 
 
-def _escape_character(character: str) -> str:
+def _escape_in_json(character: str) -> str:
     """Write a character as JSON does, in units of UTF-16."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
@@ -94,7 +94,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
-    """Yield the lines of a file that are not blank, read at `place` or else at its path. Raises `DamagedFile`."""
+    """Yield a file's lines that are not blank; `place` is where it lies if not at `path`. Raises `DamagedFile`."""
     with (place or path).open("rb") as file, unpack_file(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):

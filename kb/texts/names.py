@@ -303,7 +303,7 @@ class _NameSearch:
             then = begin + 1 if is_listed else begin
             apart = None if is_listed else self._gap_doubt(begin)
             if apart == "no":
-                if self._sign_between(begin):
+                if self._is_joining_sign(begin):
                     then, apart = begin + 1, None
                 elif self._shown_at(begin) in (";", "|"):
                     then, apart = begin + 1, "apart"
@@ -369,7 +369,7 @@ class _NameSearch:
         return at
 
     def _first_ends(self, part: _Part, at: int, *, initials: bool = True) -> Iterator[tuple[int, str | None]]:
-        """Yield the end and the doubt of a part of the name at word `at`: as it is, nearly so, or as its initial."""
+        """Yield the word number behind a part of the name at `at`, with a doubt where it is misspelt or an initial."""
         if end := self._end_of(part, at):
             yield end, None
         elif at < len(self.words):
@@ -383,7 +383,7 @@ class _NameSearch:
                 )
 
     def _ends(self, part: _Part, at: int, *, exact: bool) -> Iterator[tuple[int, str | None]]:
-        """Yield the end and the doubt of the last part of the name at word `at`; unless `exact`, also nearly so."""
+        """Yield the word number behind the name's last part at `at`, with a doubt; unless `exact`, also if misspelt."""
         if end := self._end_of(part, at):
             yield end, None
         elif not exact and len(part) == 1 and self._is_near_spelling(part, at):
@@ -401,7 +401,7 @@ class _NameSearch:
                 and not self.words[at].gap
             ):
                 doubt = None  # "M.Keller"
-            if doubt == "no" and self._sign_between(at):
+            if doubt == "no" and self._is_joining_sign(at):
                 yield at + 1, apart
                 doubt, at = None, at + 1
             elif doubt == "no":
@@ -416,7 +416,7 @@ class _NameSearch:
             at = end
 
     def _end_of_middle(self, at: int) -> int:
-        """Give the end of a middle name or initial at word `at`, the name's own or any in capitals; 0 without one."""
+        """Give the word number behind a middle name or initial at `at`, the name's own or any in capitals; else 0."""
         for part in self.name.middle:
             if end := self._end_of(part, at):
                 return end
@@ -434,7 +434,7 @@ class _NameSearch:
         return at + 1 if is_name or own else 0
 
     def _initials_after(self, at: int) -> int:
-        """Give the end of initials and the name's own middle names behind a first name that stands last."""
+        """Give the word number behind the middle names and initials that follow a name with its surname first."""
         for part in self.name.middle:
             at = self._end_of(part, at) or at
         while self._is_near(at) and len(self._shown_at(at)) == 1 and self.words[at].is_capital:
@@ -458,7 +458,7 @@ class _NameSearch:
             return "no"
         return "apart" if _BLANK_LINE.search(gap) else None
 
-    def _sign_between(self, at: int) -> bool:
+    def _is_joining_sign(self, at: int) -> bool:
         """Say whether word `at` is a sign that joins two names without blanks, as in an address."""
         return (
             at + 1 < len(self.words)

@@ -230,7 +230,7 @@ _PRONOUNS = frozenset(_PRONOUN_WORDS.split())
 
 
 def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end: int) -> int:
-    """Compute the frame of the fact at ``text[start:end]``; `ends` is from `sentence_ends`.
+    """Compute the frame of the fact at ``text[start:end]``, a 64-bit digest; `ends` is from `sentence_ends`.
 
     The title counts where the sentence has a pronoun. The value counts where the sentence begins with it: it then is
     the subject, and with another value it is another statement and no contradiction. A sentence that is too long, has

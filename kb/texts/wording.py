@@ -80,7 +80,7 @@ _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 # Runs of marks, escapes, and the blank lines over which no markup reaches.
 _MARKING = re.compile(rf"\*+|_+|~+|`+|\\(?:[!-/:-@\[-`{{-~]|[^\S{_LINE_ENDS}]*[{_LINE_ENDS}])|\n[^\S\n]*\n")
 
-# Releases before compared words of this kind, without reading references and signs. Their digests are still in use.
+# Earlier program versions compared such words, without reading references and signs. Their digests are still in use.
 _WORD_BEFORE = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 _OTHERWISE_BEFORE = re.compile(f"[&\u00ad{_MARKS}{_APOSTROPHES}{_QUOTES}{_HYPHENS}]")
 
@@ -141,7 +141,7 @@ class ComparedText(NamedTuple):
             yield from self.joined.get(at, ())
 
     def read_words_from(self, at: int, size: int) -> list[Reading]:
-        """Give every reading of `size` words from number `at` on, but no more than `MANY_READINGS`."""
+        """Give every reading of `size` words from number `at` on, with the next number; at most `MANY_READINGS`."""
         if size > 1 and at in self.no_first:
             return []
         if not (self.joined or self.skipped or self.no_last):
@@ -269,7 +269,7 @@ def _is_within(folded: str, start: int, end: int) -> bool:
 
 
 def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
-    """Say whether a run of marks can open and close markup, by the characters beside it.
+    """Say whether a run of marks can open markup, and whether it can close it, by the characters beside it.
 
     Within a word two marks do ("J**ea**n"), but one does not, and none between digits ("5*3", "2**10", `x_y`).
     """
