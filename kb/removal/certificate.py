@@ -137,7 +137,7 @@ def subject_of(database: str, seq: int) -> str:
 
 
 def certificate_text(signed: Said) -> str:
-    """Write a certificate as JSON, in the only form that a check accepts."""
+    """Write a certificate as the text of its file: JSON with sorted keys, the only form that a check accepts."""
     return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -155,8 +155,8 @@ def _seal(
     return close_envelope(key, kind.predicate_type, subject_of(database, change.seq), change.hash, predicate)
 
 
-def _kept_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
-    """Give the finding on whether this base's log has change `seq` with that hash, unaltered."""
+def _compare_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
+    """Give the finding "change": whether this base's log has change `seq` with that hash, unaltered."""
     kept = session.get(ChangeRow, _storable_id(seq))
     if kept is None or kept.hash != hash_:
         return CertificateFinding(
@@ -187,11 +187,11 @@ def issue_forget_certificate(kb: Store, run_id: int) -> str:
         if run.certificate is None:
             found = Verification.from_json(run.verification)
             change = session.get_one(ChangeRow, run.applied_seq)
-            run.certificate = _seal(session, key, FORGETTING, change, _of_run(session, run, found))
+            run.certificate = _seal(session, key, FORGETTING, change, _statement_of_run(session, run, found))
         return certificate_text(run.certificate)
 
 
-def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[str, Any]:
+def _statement_of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[str, Any]:
     plan = plan_of(run)
     return {
         "run": run.id,
@@ -203,7 +203,7 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
             "equivalents": len(plan.equivalents),
             "equivalents_included": plan.included,
             "conflicting": len(plan.conflicting),
-            **_without_offsets(session, plan.fact_ids),
+            **_count_without_offsets(session, plan.fact_ids),
         },
         "keyset": {
             "id": found.keyset_id,
@@ -220,7 +220,7 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
             "tombstones": found.tombstones,
             "keys_in_index": found.keys_in_index,
         },
-        **_surviving(found),
+        **_count_survivors(found),
         **_facts_under_hold(session, plan.fact_ids),
         "level": found.level,
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
@@ -235,7 +235,7 @@ def _facts_under_hold(session: Session, fact_ids: Sequence[int]) -> dict[str, An
     return {"held": {"state": NOT_ERASED, "facts": sorted(found), "holds": holds}}
 
 
-def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
+def _count_without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
     """Count the facts that have a document but no offsets in it, as releases import them; empty if there are none."""
     of_release = FactRow.document_id.is_not(None), FactRow.span_start.is_(None)
     counted = select(func.count()).where(FactRow.id == func.any(list(fact_ids)), *of_release)
@@ -243,7 +243,7 @@ def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int
     return {"without_offsets": number} if number else {}
 
 
-def _surviving(found: Verification) -> dict[str, Any]:
+def _count_survivors(found: Verification) -> dict[str, Any]:
     """Give the part `survivors`: how many questions were read, and are still answered; empty if none was read."""
     if not found.read:
         return {}
@@ -306,16 +306,16 @@ def _survivors_fit(survivors: Said) -> bool:
 def _compare_run(session: Session, said: Said) -> Iterator[CertificateFinding]:
     """Yield the findings of comparing the certificate's run, its changes and its facts with this base."""
     run = session.get(ForgetRunRow, _storable_id(said["run"]))
-    yield _same_run(run, said)
-    change = _kept_change(session, said["applied"]["entry"]["seq"], said["applied"]["hash"])
+    yield _compare_run_row(run, said)
+    change = _compare_change(session, said["applied"]["entry"]["seq"], said["applied"]["hash"])
     if change.ok and said["planned"]["seq"] != 0:
-        before = _kept_change(session, said["planned"]["seq"], said["planned"]["hash"])
+        before = _compare_change(session, said["planned"]["seq"], said["planned"]["hash"])
         change = change if before.ok else before
     yield change
-    yield _still_forgotten(session, run, said)
+    yield _compare_run_state(session, run, said)
 
 
-def _same_run(run: ForgetRunRow | None, said: Said) -> CertificateFinding:
+def _compare_run_row(run: ForgetRunRow | None, said: Said) -> CertificateFinding:
     if run is None:
         return CertificateFinding("run", False, f"this base has no forget run {said['run']}")
     held = {
@@ -334,7 +334,7 @@ def _same_run(run: ForgetRunRow | None, said: Said) -> CertificateFinding:
     )
 
 
-def _still_forgotten(session: Session, run: ForgetRunRow | None, said: Said) -> CertificateFinding:
+def _compare_run_state(session: Session, run: ForgetRunRow | None, said: Said) -> CertificateFinding:
     state = run.state if run else "unknown"
     if state not in ("applied", "erased"):
         return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
@@ -417,7 +417,7 @@ def issue_certificate(kb: Store, seq: int) -> str:
 
 
 def _count_stored(session: Session, fact_ids: Collection[int], payload: Said) -> dict[str, int]:
-    """Count, by kind, what the database still has of these facts and of the names that the change blanked."""
+    """Count, by name, what the database still has: live and unerased facts, keys, and names that should be blank."""
     ids = list(fact_ids)
     unmarked = select(func.count()).where(FactRow.id == func.any(ids), FactRow.erased_seq.is_(None))
     keys = select(func.count()).where(FactKeyRow.fact_id == func.any(ids))
@@ -446,7 +446,7 @@ def _check_erasure_parts(said: Said) -> dict[str, bool]:
 
 def _compare_erasure(session: Session, said: Said) -> Iterator[CertificateFinding]:
     entry = said["erased"]["entry"]
-    yield _kept_change(session, entry["seq"], said["erased"]["hash"])
+    yield _compare_change(session, entry["seq"], said["erased"]["hash"])
     held = _count_stored(session, [_storable_id(fact_id) for fact_id in entry["fact_ids"]], entry["payload"])
     told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in held.items() if number)
     yield CertificateFinding(
@@ -513,7 +513,7 @@ ERASURE = CertificateKind(
 
 
 def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozenset[str]:
-    """Collect the keys that a caller trusts: by id or fingerprint, and one as PEM. Raises `SignatureRefused`."""
+    """Give trusted keys by id or fingerprint: `names`, and the key `pem`. Raises `SignatureRefused` if it is no key."""
     of_pem = () if pem is None else (signing.key_names(signing.read_pem(pem, "public key")).keyid,)
     return frozenset((*names, *of_pem))
 
@@ -526,7 +526,7 @@ def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
 
 
 def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
-    """Check a certificate against the trusted keys, by default this base's own, and against the base's log."""
+    """Check a certificate file's bytes against the trusted keys (none: this base's own) and against this base."""
     own = signing.own_key_names(kb.settings.home)
     with kb.sessions() as session:
         return _check(text, trusted or {own.keyid if own else ""}, session)

@@ -49,7 +49,7 @@ def sample_evenly(items: Sequence[T], most: int) -> Sequence[T]:
 
 @dataclass(slots=True)
 class Questioner:
-    """Encodes questions, each once as a question and once as a prompt. `on_questions` gets the number done so far."""
+    """Encodes questions and keeps their queries. `on_questions` gets the number encoded so far, and None as total."""
 
     encoder: Encoder | None
     on_questions: Callable[[int, int | None], None] | None = None
@@ -77,7 +77,7 @@ class Questioner:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Queries [B, d] of one class, and for each the values [B] that, as an answer, would reveal a forgotten fact."""
+    """Queries [B, d] of a class such as "prompt", and for each the normalised values [B] that a hit would leak."""
 
     queries_BD: Vectors
     values: list[Collection[str]]
@@ -85,7 +85,7 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class CheckTarget:
-    """The forgotten facts, a sample of their records, and a sample of equivalents that are not among them."""
+    """The facts to check: the ids of all, records, keys and stored queries of a sample, and records of equivalents."""
 
     fact_ids: frozenset[int]
     sample: Sequence[FactRecord]
@@ -141,7 +141,7 @@ def _stored_queries(
 def build_checks(
     target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
-    """Make the checks, by class. Without an encoder there are only those of stored keys and queries."""
+    """Make the checks, by class, without empty classes. Without an encoder there are only "key" and "stored_query"."""
     values = {fact.fact_id: (normalise_value(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
@@ -174,7 +174,7 @@ def build_checks(
 def ask_probes(
     kb: SearchableStore, checkpoint_id: str, checks: Mapping[str, Checks], forgotten: frozenset[int]
 ) -> tuple[dict[str, Rates], set[int]]:
-    """Look up the checks. Gives the outcomes of each class, and the forgotten facts that were found."""
+    """Look up the checks. Give the counts of outcomes by class, and the ids of forgotten facts among the hits."""
     rates: dict[str, Rates] = {}
     leaked: set[int] = set()
     for name, check in checks.items():
@@ -260,7 +260,7 @@ class QuestionToRead:
 def read_questions(
     session: Session, target: CheckTarget, questioner: Questioner, dim: int
 ) -> list[QuestionToRead]:
-    """Make the questions of the sampled facts, each once. A fact without a question or own sentence is left out."""
+    """Make the reader's questions: a fact's own, each once, or one of its sentence. A fact with neither is left out."""
     facts = [fact for fact in target.sample if fact.erased_seq is None]
     keys = _first_keys(target, facts)
     asking: dict[str, list[FactRecord]] = {}

@@ -93,7 +93,7 @@ class Erasure:
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
-        """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
+        """Erase facts, all or none, from tables and indexes (level 2), with `now` from files if the server permits (4).
 
         With the `plan` for a person, which names exact places, `fact_ids` are the plan's facts, and mentions are
         "none".
@@ -125,7 +125,7 @@ class Erasure:
         return self.with_left_mentions(erased, targets)
 
     def with_left_mentions(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
-        """Complete an erasure's outcome by what is `left`: texts that still say its facts, as `targets` had them."""
+        """Give an erasure's outcome with `left`: what else still says the values that its `targets` had before."""
         with self.kb.sessions() as session:
             lift_statement_limit(session)
             return replace(erased, left=find_mentions(session, targets))
@@ -145,7 +145,7 @@ class Erasure:
             return replace(erased, left=find_mentions(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
-        """Take every erasure so far to level 2, or with `now` as far as the server permits."""
+        """Take all erasures so far to level 2 (out of indexes), with `now` up to 4 (out of the WAL) if permitted."""
         return self.report(None, now=now, on_step=on_step)
 
     @retry_on_contention
@@ -171,7 +171,7 @@ class Erasure:
         mentions: Mentioned = "same-document",
         plan: PersonPlan | None = None,
     ) -> tuple[Trace, ...]:
-        """Make the byte strings that no file should hold once these facts are erased, with these mentions.
+        """Make the byte strings that no file should hold once these facts are erased and these mentions redacted.
 
         They are made before the erasure, and contain the texts.
         """
@@ -199,7 +199,7 @@ class Erasure:
 def _compare_with_what_stays(
     session: Session, fact_ids: Sequence[int], plan: PersonPlan, made: Sequence[Trace]
 ) -> tuple[Trace, ...]:
-    """Mark the traces that other texts hold too, after erasing by the plan, which the caller rolls back."""
+    """Erase by the plan, which the caller rolls back, and mark as `shared` the traces that texts then still hold."""
     erase_facts(session, fact_ids, "preview", "preview", plan=plan)
     return tuple(mark_shared(session, made))
 
@@ -342,7 +342,7 @@ WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
 
 
 def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
-    """Replace the texts of these facts by marks, and end the facts as part of change `seq`."""
+    """Replace the texts of these facts by U+2588, and end the facts as part of change `seq`."""
     ids = [target.fact_id for target in targets]
     markers, spans = [json.dumps(one.markers) for one in targets], [one.marker for one in targets]
     session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers, "spans": spans})

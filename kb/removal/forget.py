@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Forgetting:
-    """The verbs of forgetting on one knowledge base. Without an encoder, stored keys are used instead of questions."""
+    """Plans, applies, undoes and verifies forget runs. Without an encoder, stored keys replace encoded questions."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Forgetting:
         policy: str = DEFAULT_POLICY,
         allow_empty: bool = False,
     ) -> ForgetPlan:
-        """Compute what forgetting these facts would do, and store it as a run. Changes no fact.
+        """Compute what forgetting the selector's facts would do, and store the plan as a run. Changes no fact.
 
         `kb.removal.records.Planning` describes the choices.
         """
@@ -132,7 +132,7 @@ class Forgetting:
             return plan_of(run)
 
     def drift(self, run_id: int) -> Drift:
-        """Compare a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
+        """Find a plan's facts that were edited since, which forbid applying it, and new ones that it would choose."""
         with self.kb.sessions() as session:
             run = get_run(session, run_id, "planned")
             return self._planner.find_drift(session, Selector.from_json(run.selector), plan_of(run))
@@ -173,11 +173,11 @@ class Forgetting:
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(lambda: self._planner.verify(plan, questions))
-        self._keep(run_id, found)
+        self._store_verification(run_id, found)
         return found
 
     @retry_on_contention
-    def _keep(self, run_id: int, found: Verification) -> None:
+    def _store_verification(self, run_id: int, found: Verification) -> None:
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             run = get_run(session, run_id, "applied", "erased", lock=True)
@@ -207,7 +207,7 @@ class Forgetting:
             return [_record(run) for run in session.scalars(statement)]
 
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
-        """Give a run with its plan and its last verification."""
+        """Give a run, its plan and last verification (None: it has none, or the caller may read some corpora only)."""
         with self.kb.sessions() as session:
             found = get_run(session, run_id)
             checked = _shown_verification(found)

@@ -299,7 +299,7 @@ _COUNT_ON = text("SELECT setval('hold_id_seq', greatest(:id, (SELECT last_value 
 
 
 def repeat_hold(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Place in a restored base the hold that an entry of a newer log placed, with its id. Does not commit."""
+    """Place in a restored base the hold that `said`, an entry of a newer log, placed, with its id. Does not commit."""
     payload = said["payload"]
     pending = audit.begin_change(session, actor, reason)
     values = {
@@ -318,7 +318,7 @@ def repeat_hold(session: Session, said: Mapping[str, Any], actor: str, reason: s
 
 
 def repeat_release(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Release in a restored base the hold that an entry of a newer log released. Does not commit."""
+    """Release in a restored base, if it stands, the hold of `said`, a release in a newer log. Does not commit."""
     pending = audit.begin_change(session, actor, reason)
     row = session.get(HoldRow, said["payload"]["hold"])
     if row is None or row.state not in STANDING:
@@ -555,7 +555,7 @@ def apply_rule(session: Session, corpus: str, terms: RetentionTerms | None, seq:
 
 
 def repeat_rule(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Give a corpus of a restored base the rule that an entry of a newer log set or ended. Does not commit."""
+    """Set or end the rule of a corpus in a restored base as `said`, an entry of a newer log, did. Does not commit."""
     payload = said["payload"]
     pending = audit.begin_change(session, actor, reason)
     terms: RetentionTerms | None = None

@@ -68,7 +68,7 @@ def known_weights(session: Session, home: Path | None) -> list[KnownWeights]:
 def _as_registered(
     trained_on: str | None, here: FoundRecord | None, by_record: Mapping[str | None, FoundRecord]
 ) -> FoundRecord:
-    """Give the record that a checkpoint was registered with, or one whose `fault` says why there is none."""
+    """Give `here` or its copy in the home, if a checkpoint was registered with it; else one whose `fault` says why."""
     said = trained_on or ""
     registered = said.removeprefix(RECORDED) if said.startswith(RECORDED) else None
     copy = None if registered is None else by_record.get(registered)
@@ -99,7 +99,7 @@ def _description_digest(folder: Path) -> str:
 def find_lineage(
     session: Session, home: Path | None, texts: Mapping[int, FormerText]
 ) -> tuple[LineageFinding, ...]:
-    """Give a finding for all weights that the base knows: whether they were trained on these former texts."""
+    """Give a finding for each of the known weights: whether they were trained on these former texts, by document id."""
     if not texts:
         return ()
     before = _found_before(session, {number for number, text in texts.items() if text.is_marked})
@@ -144,7 +144,7 @@ def _same_weights(weights: KnownWeights, findings: Iterable[LineageFinding]) -> 
 
 
 def _is_settled(number: int, weights: KnownWeights, earlier: Sequence[LineageFinding | None]) -> bool:
-    """Tell whether earlier erasures touched the document, and each compared this record with its text."""
+    """Tell whether earlier erasures touched document `number`, and each found out if this training record lists it."""
     asked = [
         one is not None and one.record == weights.found.sha256 and number not in one.uncertain
         for one in earlier

@@ -362,7 +362,7 @@ def _add_facts_within(session: Session, found: dict[str, _NamedValue], kept: Col
 
 
 def _doubts_within(session: Session, document: _NamedValue) -> Iterator[tuple[int, str | None]]:
-    """Yield facts with their doubt: None in a sure name of the document, else "overlap" or "sentence"."""
+    """Yield facts with a doubt: None if a sure name overlaps its span, "overlap" if an unsure one, else "sentence"."""
     of_document = FactRow.document_id == document.place.row_id
     whole = FactRow.erased_seq.is_(None), FactRow.span_start.is_not(None)
     spans = select(FactRow.id, FactRow.span_start, FactRow.span_end).where(of_document, *whole)
@@ -383,7 +383,7 @@ def _doubts_within(session: Session, document: _NamedValue) -> Iterator[tuple[in
 
 
 def digests_of_values(session: Session) -> Callable[[Any], str]:
-    """Give the function that digests a value under this database's secret."""
+    """Give a function that makes the digest of a JSON value, keyed by this database's secret and cut short."""
     digest = audit.keyed_digests(session)
     return lambda value: digest(json.dumps(value, sort_keys=True, ensure_ascii=False))[:_DIGEST]
 
@@ -430,7 +430,7 @@ def blanked_changes(plan: PersonPlan) -> list[int]:
 
 
 def places_here(session: Session, stored: Sequence[Any]) -> PersonPlan:
-    """Give a plan to blank again the places of an erasure's change whose values here are as they were found."""
+    """Give a plan to blank again the `stored` places of an erasure whose values here are as before it."""
     digest, found = digests_of_values(session), list[NamePlace]()
     for place, row in rows_of_places(session, [NamePlace.from_json(one) for one in stored]):
         if row is not None and digest(getattr(row, place.column)) == place.digest:
@@ -439,7 +439,7 @@ def places_here(session: Session, stored: Sequence[Any]) -> PersonPlan:
 
 
 def count_unblanked(session: Session, stored: Sequence[Any]) -> int:
-    """Count the places of an erasure's change that are readable now."""
+    """Count the `stored` places of an erasure's change at which a name can be read now."""
     return sum(
         _is_readable(row, place)
         for place, row in rows_of_places(session, [NamePlace.from_json(one) for one in stored])

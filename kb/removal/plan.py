@@ -53,7 +53,7 @@ _WORKING = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class AskedQueries:
-    """Queries [B, d] for facts, the fact [B] that each asks for, and whether it is an encoded question.
+    """Queries [B, d], the id [B] of the fact that each asks for, and whether it is an `encoded` question or a key.
 
     `affected` counts all questions there are, also those beyond the sample and those of facts without a key.
     """
@@ -135,8 +135,8 @@ class PlannedBase:
     ) -> tuple[set[int], set[int]]:
         """Find live facts that say the same as selected ones, and facts that answer their questions with another value.
 
-        A fact says the same where it has the same value and either the same question, or a key within `radius` of a key
-        or an encoded question of the selected one.
+        A fact says the same where it has the same value and either the same question, or a key that scores at least
+        `radius` (a cosine) with a key or an encoded question of the selected one.
         """
         chosen, asks = self.mask_of(selected), self.question_N >= 0
         pair_N = self.question_N * (len(self.fact_ids) + 1) + self.value_N
@@ -148,7 +148,7 @@ class PlannedBase:
     def _near(
         self, chosen: npt.NDArray[np.bool_], asked: AskedQueries | None, radius: float
     ) -> Iterator[int]:
-        """Yield the facts with a chosen fact's value and a key within `radius` of one of its keys or questions."""
+        """Yield other facts with a chosen value and a key that scores at least `radius` with its keys or questions."""
         wanted = np.isin(self.value_N, self.value_N[chosen]) & ~chosen
         pattern, others = (
             self.space.restrict_to(self.fact_ids[chosen]),
@@ -180,7 +180,7 @@ def _number_texts(texts: list[str | None]) -> Ids:
 def list_successors(
     base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
 ) -> tuple[Successor, ...]:
-    """Compute what a lookup with each query would give if the doomed facts were forgotten."""
+    """Give, for each query, what its lookup would give if the doomed facts were forgotten with this `policy`."""
     remaining, going = base.space.exclude(doomed), base.space.restrict_to(doomed)
     scores, ids = remaining.best_facts(asked.queries_BD)
     blocked, _ = base.tombstones.best_facts(asked.queries_BD)
@@ -203,7 +203,7 @@ def list_successors(
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _one_at_a_time() -> Iterator[None]:
     """Let one caller at a time in a process make or compare a plan. Raises `PlanUnderWay` for another."""
     if not _WORKING.acquire(blocking=False):
         raise refusals.plan_under_way()
@@ -227,7 +227,7 @@ class ForgetPlanner:
     most: int
     largest: int | None
 
-    @_alone()
+    @_one_at_a_time()
     def make_plan(
         self, selector: Selector, equivalents: str, radius: float | None, policy: str, *, allow_empty: bool
     ) -> ForgetPlan:
@@ -291,7 +291,7 @@ class ForgetPlanner:
         same = set[int]()
         if plan.included and keyset is not None:
             self._require_room(session)
-            with _alone():
+            with _one_at_a_time():
                 base = PlannedBase.read(session, keyset)
                 same, _ = base.find_equivalents(sorted(live), None, plan.radius)
         return Drift(
@@ -363,7 +363,7 @@ class ForgetPlanner:
         return rates, leaked
 
     def _collateral(self, base: PlannedBase, doomed: Sequence[int], asked: AskedQueries) -> Collateral:
-        """Count near facts whose questions get a doomed fact first now, and outputs that used doomed ones."""
+        """Count facts near the doomed ones whose own question gets one of those first now, and outputs with those."""
         near = base.space.exclude(doomed).nearest_facts(asked.queries_BD, NEIGHBOURS)
         theirs = base.ask_for(near.tolist(), self.questioner, self.most)
         _, first = base.space.best_facts(theirs.queries_BD)

@@ -85,7 +85,7 @@ _UPLOADS = (
 
 
 def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Remove erased keys from the index, from snapshots and from collections, and say what others still hold."""
+    """Remove erased keys from the index, snapshots and collections, and say what other processes still hold."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
@@ -102,8 +102,8 @@ def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
     with kb.sessions() as session:
         remove_orphans(session, kb.settings.index_directory)
     return (
-        _out_of_the_shared_place(kb, on_step)
-        + _out_of_collections(kb, on_step)
+        _purge_shared_place(kb, on_step)
+        + _purge_collections(kb, on_step)
         + (
             "Other running processes answer without it already, and drop its keys from memory at their next lookup. "
             "Snapshots of other machines are rewritten when they are next saved."
@@ -111,7 +111,7 @@ def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
     )
 
 
-def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
+def _purge_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     """Replace shared snapshots older than an erasure, remove unused files, and say what the bucket keeps."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
@@ -145,7 +145,7 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     )
 
 
-def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
+def _purge_collections(kb: SearchableStore, on_step: Heard) -> str:
     """Have Milvus remove deleted keys from its collections, and say what its servers keep after that.
 
     Collections of keysets that answer nothing, retired or not yet filled, are dropped.
@@ -182,7 +182,7 @@ def last_level_reached(levels: Sequence[Level]) -> int:
 
 
 def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
-    """Take the committed erasures of this database to level 2, or with `now` as far as the server permits."""
+    """Take the erasures so far to level 2 (out of indexes), or with `now` as far as possible. Give all four levels."""
     _try_to_restore_recycling(kb.engine)
     said = "Databases restored from older backups hold it again; erase it there too."
     first = Level(1, NAMES[0], "reached", refresh_key_file(kb) + said)
@@ -202,7 +202,7 @@ def _try_to_restore_recycling(engine: Engine) -> None:
 
 
 def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
-    """Attempt levels 3 and 4 under the lock. Without level 3 the next vacuum would log the text again."""
+    """Attempt levels 3 (heap) and 4 (WAL) under the lock. Without 3 the next vacuum would write the text to the WAL."""
     connections: list[Connection] = []
     with ExitStack() as held:
 
@@ -210,12 +210,12 @@ def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
             connection = held.enter_context(kb.engine.connect())
             connections.append(connection.execution_options(isolation_level="AUTOCOMMIT"))
             held.enter_context(hold_purge_lock(kb.engine, connection, on_step))
-            return _out_of_the_heap(connection, on_step)
+            return _purge_heap(connection, on_step)
 
         third = _attempt(3, out_of_the_heap)
         if third.state != "reached":
             return third, Level(4, NAMES[3], "left", _LEFT[4], "Level 3 comes first.")
-        return third, _attempt(4, lambda: _out_of_the_wal(connections[0], on_step))
+        return third, _attempt(4, lambda: _purge_wal(connections[0], on_step))
 
 
 def _attempt(level: int, act: Callable[[], str]) -> Level:
@@ -281,7 +281,7 @@ def _look_until_none(look: Callable[[], T]) -> T:
     return found
 
 
-def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
+def _purge_heap(connection: Connection, on_step: Heard) -> str:
     """Rewrite the tables, then the statistics, which hold the commonest values of each column."""
     begun = _await_older_snapshots(connection)
     for table in TABLES:
@@ -424,8 +424,8 @@ def _warnings(connection: Connection) -> Iterator[list[str]]:
         driver.remove_notice_handler(hear)
 
 
-def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
-    """Move the log past all present segments, and have checkpoints remove these instead of keeping them for reuse."""
+def _purge_wal(connection: Connection, on_step: Heard) -> str:
+    """Move the WAL past all present segments, and have checkpoints remove these. Give a sentence on what remains."""
     _require_removable(connection)
     on_step("Clearing the write-ahead log")
     connection.execute(_NEXT)
@@ -486,7 +486,7 @@ def _files(connection: Connection) -> list[str]:
 
 
 def _stale_segments(connection: Connection, start: str) -> list[str]:
-    """Give the files of the log that hold a page from before the segment `start`, whatever their names.
+    """Give the names of WAL files that hold a page from before the segment `start`, whatever these names say.
 
     A segment that is kept for reuse is renamed to a future one. So the position is read that each page states.
     """

@@ -140,7 +140,7 @@ class ErasedFacts:
     ) -> ErasedFacts:
         """Read the facts of one erasure: those that it erases now, and those that it erases `again`.
 
-        Texts with a form in `standing`, as other facts say them, are searched for only in texts that name their fact.
+        Texts that other facts say, with one of their forms in `standing`, are sought only where their fact is named.
         """
         fact_ids = frozenset((*(target.fact_id for target in targets), *again))
         wide = [said for said in strings_of(targets) if standing.isdisjoint(forms_of_text(said))]
@@ -188,12 +188,12 @@ def redact_quotations(session: Session, gone: ErasedFacts, seq: int) -> Quoting:
 
 
 def finder_for_origin(session: Session, origin: TextOrigin) -> Finder:
-    """Give a finder of erased texts that this origin's text must not say. The transaction must hold erasures off."""
+    """Give a finder of erased texts that this origin's text must not say. The transaction must `hold_off_erasure`."""
     return ErasedTexts.forbidden_in(session, origin).finder_for(origin)
 
 
 def redact_for_origin(session: Session, value: Any, origin: TextOrigin) -> Any:
-    """Redact erased texts in a text or JSON value to be stored. The transaction must hold erasures off."""
+    """Redact erased texts in a text or JSON value to be stored. The transaction must `hold_off_erasure`."""
     return redact_json(value, finder_for_origin(session, origin))
 
 
@@ -452,7 +452,7 @@ def quoting_outputs(session: Session, gone: ErasedFacts) -> RedactedRows:
 
 
 def _redacted_spans(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
-    """Give the spans of an output that are redacted in its quoted document's `stretch` (None: it quotes none)."""
+    """Give the spans of an output that are redacted in the document's `stretch` that it quotes (None: none)."""
     if stretch is None or row.quoted_start is None or row.quoted_end is None:
         return []
     return marked_spans(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
@@ -541,7 +541,7 @@ def blank_places(
 
 
 def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, int]:
-    """Give, by document id, the document's first edition, after which all its editions are renamed alike."""
+    """Give, by document id, the id of its first edition, which ends the blanked external ids of all its editions."""
     source = DocumentRow.corpus, DocumentRow.external_id
     first = func.min(DocumentRow.id).over(partition_by=source).label("first")
     editions = select(DocumentRow.id, first).subquery()
@@ -550,7 +550,7 @@ def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, 
 
 
 def redact_erased_again(session: Session, again: Sequence[int]) -> Iterator[int]:
-    """Redact what is stored about the documents of these facts, if an earlier erasure redacted mentions too.
+    """Redact again what is stored about documents of facts erased before, unless mentions were "none" then.
 
     Yields the ids of the changed documents.
     """

@@ -40,7 +40,7 @@ _SHIFT = np.uint64(44)
 
 @dataclass(frozen=True, slots=True)
 class FileResidue:
-    """A file that holds traces, its area, and how many it holds (`num_probes`)."""
+    """A file that holds traces, its area (one of `AREAS`), and how many it holds (`num_probes`)."""
 
     area: str
     path: str

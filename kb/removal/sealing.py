@@ -173,7 +173,7 @@ class SealingKeys:
         return json.dumps(head).encode() + b"\n" + body
 
     def store(self, session: Session, seq: int, fact_ids: Sequence[int]) -> None:
-        """Replace the base's seeds. Add all suppressions, and the erased texts of these facts, as of change `seq`."""
+        """Replace the base's seeds. Add suppressions, and digests of these facts' erased texts, as of change `seq`."""
         session.execute(text("DELETE FROM sealing_key"))
         session.execute(
             insert(SealingKeyRow), [{"path": path, "seed": seed} for path, seed in self.seeds.items()]

@@ -181,7 +181,7 @@ def _document_condition(named: str) -> Any:
 
 
 def _near_facts(session: Session, keyset: KeysetHead, fact_id: int, radius: float | None) -> set[int]:
-    """Give the live facts with a key within `radius` of a key of this fact, among them the fact itself if live."""
+    """Give live facts with a key whose cosine with one of this fact is at least `radius`, also itself if it is live."""
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
         if session.get(FactRow, fact_id) is None:

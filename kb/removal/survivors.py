@@ -85,7 +85,7 @@ class ListedPlace:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOfQuestion:
-    """A question with every place read for it, and the fitted confidence that judges them.
+    """A question, every place that was read for it, and the confidence model that gives a place's probability.
 
     Given facts that are `gone`, places that touch one are left out, and the others weighed as if those did not exist.
     """
@@ -100,7 +100,7 @@ class PlacesOfQuestion:
         return [one.as_survivor(self.asked.fact_id) for one in self._list_places(gone)]
 
     def facts_alike(self, gone: Collection[int]) -> set[int]:
-        """Give the facts of places that say the value, where it is probable enough that they mean the same."""
+        """Give the ids of facts in places that say the value and, by probability or repeated words, mean the same."""
         return {
             fact.fact_id
             for one in self._list_places(gone)
@@ -116,7 +116,7 @@ class PlacesOfQuestion:
         return listed
 
     def outcome(self, forgotten: Collection[int]) -> tuple[str, set[int]]:
-        """Give the outcome of the question in the base as it is now, and the forgotten facts that answer it.
+        """Give the question's outcome now, one of `OUTCOMES`, and the ids of the forgotten facts that answer it.
 
         Passages are judged only where no span is probable enough for an answer.
         """
@@ -139,7 +139,7 @@ class PlacesOfQuestion:
         return order_places([place for place in self.every if place.facts], self.confidence.search)
 
     def _weigh(self, places: Sequence[ReadPlace]) -> float:
-        """Give the probability that the first of these places answers."""
+        """Give the probability that the first of these places is the answer, given the others."""
         return self.confidence.probability_of(weigh_span(self.asked.text, places))
 
     def _places(self, gone: Collection[int]) -> list[ListedPlace]:

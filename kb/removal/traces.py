@@ -161,7 +161,7 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tra
 def _shared_needles(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, needles: list[bytes]
 ) -> set[int]:
-    """Give the positions of needles that also stand in texts which an erasure of these facts leaves."""
+    """Give the positions of the needles, the bytes of traces, that an erasure of these facts leaves in other texts."""
     matcher = Matcher(needles)
     shared: set[int] = set()
     texts = _left_texts(session, targets, mentions)
@@ -202,7 +202,7 @@ def _left_texts(session: Session, targets: Sequence[ErasureTarget], mentions: Me
 
 
 def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
-    """Yield the texts of documents as the erasure leaves them, always with the mentions in other documents."""
+    """Yield the texts of documents as the erasure leaves them. Mentions in documents of no target are not redacted."""
     spans: dict[int | None, list[Span]] = {}
     for state in (state for target in targets for state in target.states):
         spans.setdefault(state.document_id, []).append((state.start, state.end))

@@ -97,7 +97,7 @@ def review_inbox(
     after: int = 0,
     limit: int = IN_INBOX,
 ) -> Inbox:
-    """Give at most `limit` items of the inbox, past the place `after`. Raises `CorpusNotFound`."""
+    """Give at most `limit` items of the inbox past `after`, an earlier part's `next_after`. Raises `CorpusNotFound`."""
     check_limit(limit)
     part = InboxConditions.read(session, corpus, document_id)
     which = [IS_PROPOSED, *part.walked, *_conditions_of_kind(kind)]
@@ -278,7 +278,7 @@ _CORPUS = select(DocumentRow.corpus).where(DocumentRow.id == FactRow.document_id
 
 @dataclass(frozen=True, slots=True)
 class InboxConditions:
-    """The facts of an inbox, by conditions of two forms, and the ranges of their documents' ids (0: none).
+    """SQL conditions for the facts of an inbox, in two forms, and the ranges of their documents' ids (0: no document).
 
     To read pages, `walked` conditions look up the document of each fact; to count, `counted` ones join all documents.
     """
@@ -343,7 +343,7 @@ class Stakes:
         return cls(_count_citations(session, which), against, len(pairs) < NEWEST_PAIRS)
 
     def places(self, kind: Kind = "any") -> list[int]:
-        """Give, in order, the places of contradicting facts if that is the kind, else those of cited facts."""
+        """Give, in order, the places (group and id in one number) of contradicting facts for that kind, else cited."""
         return sorted(map(self._place, self.against if kind == "contradicting" else self.uses))
 
     def contradicting(self) -> list[int]:

@@ -45,7 +45,7 @@ OnPart = Callable[[int, int, str], None]  # called with how much is done, of how
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """Record the numbers of live facts and of keys, how near these had to be, and the pairs left.
+    """Record the numbers of live facts and keys, the score from which keys contradict (`radius`), and stored pairs.
 
     `keys` is 0 and `radius` None where no keyset is active, and facts were compared by words alone.
     """
@@ -67,11 +67,11 @@ def compare_all_facts(kb: SearchableStore, radius: float | None, on_part: OnPart
         began: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         active = keysets.active_keyset_id(session)
         keyset = None if active is None else activation.count_keys(session, active)
-    facts = _by_words(kb, on_part)
+    facts = _compare_by_words(kb, on_part)
     keys = 0
     if keyset is not None:
         radius = 1 - (1 - keyset.threshold) / 10 if radius is None else radius
-        keys = _by_keys(kb, keyset, radius, on_part)
+        keys = _compare_by_keys(kb, keyset, radius, on_part)
     with kb.sessions.begin() as session:
         session.execute(_CLEAR, {"began": began})
     left = Comparisons(kb).counts()
@@ -80,8 +80,8 @@ def compare_all_facts(kb: SearchableStore, radius: float | None, on_part: OnPart
     )
 
 
-def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
-    """Compute the missing frames of all facts, then store their pairs by words. Give the number of live facts."""
+def _compare_by_words(kb: SearchableStore, on_part: OnPart) -> int:
+    """Compute missing frames (`frame_of`) of facts, store their pairs by words, and give the number of live facts."""
     with kb.sessions() as session:
         last = session.scalar(select(func.max(FactRow.id))) or 0
         live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
@@ -93,7 +93,7 @@ def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
     return live
 
 
-def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: OnPart) -> int:
+def _compare_by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: OnPart) -> int:
     done = 0
     for rows in _keys(kb, keyset.keyset_id):
         rankings = kb.lookups.nearest(
@@ -115,7 +115,7 @@ def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: 
 
 
 def _keys(kb: SearchableStore, keyset_id: int) -> Iterator[Sequence[Any]]:
-    """Yield the keys of live facts in the order of their ids, a part at a time, without those of aliases."""
+    """Yield rows of keys of live facts by key id, a part at a time, without keys of the kind "alias"."""
     after = 0
     while True:
         statement = (

@@ -324,7 +324,7 @@ def _problem_lines(session: Session) -> tuple[str, ...]:
 
 
 def _altered_values(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
-    """Compare the values of facts with their digests in the log, apart from those in entries that are `broken`."""
+    """Give a line on facts with a value that the log's digest does not fit; empty if none. Skip `broken` entries."""
     digest = audit.keyed_digests(session)
     rows = session.execute(
         _DIGESTS.execution_options(yield_per=10_000),
@@ -395,7 +395,7 @@ class Repair:
                 self._write_sentences(astray)
             with self.kb.sessions() as session:
                 remove_orphans(session, self.kb.settings.index_directory)
-            self._finish_rekeys(found.unfinished)
+            self._finish_keysets(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
             self._share(found.shared)
             self._clear(found.collections)
@@ -410,8 +410,8 @@ class Repair:
             audit.lock_log(session)  # no text changes meanwhile
             sentences.mend_sentences(session, astray)
 
-    def _finish_rekeys(self, keyset_ids: Sequence[int]) -> None:
-        """Finish filling these keysets. An index elsewhere is filled first, since no lookup would do it."""
+    def _finish_keysets(self, keyset_ids: Sequence[int]) -> None:
+        """Mark these keysets ready, as they have all keys. An index on Milvus is filled first; no lookup would."""
         for keyset_id in keyset_ids:
             with suppress(*_TOLD_AGAIN):
                 self.kb.searcher.prepare(keyset_id)
