@@ -141,7 +141,7 @@ class Api:
     def decode_response(self, content: bytes, kind: type[T]) -> T:
         """Decode a response as this type.
 
-        Raises `ServerUnreachable` where it has another shape: another program or release.
+        Raises `ServerUnreachable` if it has another shape, as from another program or another version of this one.
         """
         try:
             return msgspec.json.decode(content, type=kind)
@@ -158,7 +158,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class _FileBlocks:
-    """Give the file's bytes from the start for each attempt to send it."""
+    """The bytes of a file in blocks, read from its start for each attempt to send it. `advance` is told the kB."""
 
     file: Path
     advance: Advance

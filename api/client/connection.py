@@ -225,7 +225,7 @@ class Connection:
             except UnicodeEncodeError as error:
                 raise unsendable() from error
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                was_sent = was_sent or not _never_sent(error)
+                was_sent = was_sent or not _is_unsent(error)
                 if last or not _is_safe(error, is_repeatable) or not self.budget.spend():
                     raise ServerUnreachable(self.url, _describe_error(error), was_sent=was_sent) from error
             else:
@@ -253,7 +253,7 @@ class Connection:
                     yield from (f"{line.decode()}\n" for line in whole)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ServerUnreachable(
-                self.url, _describe_error(error), was_sent=not _never_sent(error)
+                self.url, _describe_error(error), was_sent=not _is_unsent(error)
             ) from error
         if rest:
             yield rest.decode()
@@ -269,7 +269,7 @@ def _stays_on_this_machine(url: str) -> bool:
 
 
 def _is_passing(response: httpx2.Response) -> bool:
-    """Tell whether the same request may succeed in a moment."""
+    """Tell by the response's status whether the same request may succeed in a moment."""
     if response.status_code == _CONFLICT:
         return "retry-after" in response.headers
     return response.status_code in _NOT_READY
@@ -277,10 +277,10 @@ def _is_passing(response: httpx2.Response) -> bool:
 
 def _is_safe(error: Exception, is_repeatable: bool) -> bool:
     """Tell whether a retry is safe after this error: nothing was sent, or the request is idempotent."""
-    return _never_sent(error) or (is_repeatable and isinstance(error, httpx2.TransportError))
+    return _is_unsent(error) or (is_repeatable and isinstance(error, httpx2.TransportError))
 
 
-def _never_sent(error: Exception) -> bool:
+def _is_unsent(error: Exception) -> bool:
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
 
 

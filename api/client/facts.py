@@ -186,7 +186,7 @@ class RemoteFacts(Resource):
 
 
 class RemoteComparisons(Resource):
-    """The verbs of `kb.facts.comparisons.Comparisons`: what contradicts, says the same, or is stale."""
+    """The verbs of `kb.facts.comparisons.Comparisons`: contradictions, duplicates and stale facts."""
 
     counts = get_verb("/facts/compared", ComparedCounts)
 
@@ -236,7 +236,7 @@ class RemoteReview(Resource):
         return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> ReviewResult:
-        """Settle as many verdicts at once as a server takes; of more it makes several requests."""
+        """Settle verdicts, in several requests if they are more than one may hold, and give the results as one."""
         done = ReviewResult((), (), ())
         for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):
             verdicts = [asdict(one) for one in judged[at : at + MAX_FACTS_PER_EDIT]]
@@ -260,7 +260,7 @@ class RemoteDocuments(Resource):
         return found.document, found.text
 
     def place(self, document_id: int) -> str | None:
-        """Give the address that a document was read from; the paths of a server's files are not told."""
+        """Give the address of a document, None without one. A server does not tell the paths of its files."""
         return self.read(document_id)[0].uri
 
 
@@ -498,7 +498,7 @@ class RemoteRetention(Resource):
 
 
 class RemoteErasures(Resource):
-    """The verbs of `cli.bases.local_removal.LocalErasures`, for the server's indexes; a second token may be needed."""
+    """The verbs of `cli.bases.local_removal.LocalErasures`, but for files. A second token may have to approve."""
 
     find_person = edit_verb("/persons/find", PersonFindings, "name", "*", "also?", "decide?", is_edit=False)
     preview = edit_verb("/erasures/preview", Erased, "fact_ids", "*", "mentions", "plan?", is_edit=False)

@@ -182,7 +182,7 @@ def _lookup_of(answer: LookupAnswer) -> Lookup:
 
 
 class RemoteGenerator(Resource):
-    """A `kb.evidence.generation.StoringDecoder` on a server, with its checkpoint, for a machine that has none.
+    """The verbs of `kb.evidence.generation.StoringDecoder`, done by a server with its own checkpoint.
 
     A request is not retried, since each would store an output.
     """

@@ -242,7 +242,7 @@ class RemoteWebhooks(Resource):
 
 
 class RemoteUpkeep(Resource):
-    """The figures that `kb.upkeep.upkeep.Upkeep` counts."""
+    """The verb of `kb.upkeep.upkeep.Upkeep` that counts what a base holds."""
 
     def statistics(self) -> Statistics:
         from colmlm.kb.upkeep.upkeep import Statistics

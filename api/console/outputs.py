@@ -142,7 +142,7 @@ def _show_ask_page(ports: Ports, request: PageRequest, form: Form, answered: Ans
 
 
 def _cut_likeliest(said: str, found: Answer) -> tuple[str, str, str] | None:
-    """Split a passage's answer at its likeliest words; None if it does not have those of any near passage."""
+    """Cut a passage into the text before its likeliest words, these words, and the rest; None if it has none."""
     for one in found.nearest:
         if one.source is None or found.source is None or one.likeliest_end is None:
             continue
@@ -273,8 +273,8 @@ def decode_prompt(ports: FromPorts, request: PageRequest, form: FromForm) -> Pag
     sync_to_thread=True,
 )
 def stream_prompt(ports: FromPorts, form: FromForm) -> Response[Any]:
-    """Do the same for the page's script: send `piece` events as the text is decoded, then `done` with the output's
-    address.
+    """Decode the prompt for the page's script: send `piece` events as the text is decoded, then `done` with the
+    output's address.
     """
     wanted = _read_generation_request(form)
     items = _decode(ports, wanted)

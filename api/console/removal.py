@@ -368,7 +368,7 @@ def show_holds(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
 
 
 def show_hold(ports: FromPorts, request: PageRequest, hold_id: PathId, form: FromForm) -> Page:
-    """Show the holds again, where something was refused for this one."""
+    """Show the holds, with the error, after a form about this hold was refused."""
     return show_holds(ports, request, form)
 
 

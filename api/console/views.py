@@ -44,7 +44,7 @@ _CELL = re.compile(r"<td\b")
 
 
 def with_columns(table: Markup) -> Markup:
-    """Write the heading of its column on every cell of a table, where the style finds it."""
+    """Write the heading of its column on every cell of an HTML table, as an attribute that the style shows."""
     head, body, rows = str(table).partition("<tbody>")
     names = [Markup(name).striptags() for name in _HEADING.findall(head)]
     return Markup(head + body + _ROW.sub(lambda row: _label_cells(row[0], names), rows))  # texts are escaped
@@ -290,7 +290,7 @@ def pieces(trace: OutputTrace) -> list[OutputPiece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """Describe what a spliced fact is now: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Give what a spliced fact is now: "current", "corrected", "deleted" or "erased"; without a splice, the outcome."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -338,7 +338,7 @@ def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
 
 
 def excerpts(fact: FactFound) -> dict[str, list[tuple[str, bool]]]:
-    """Give an excerpt of each text that the fact was found in."""
+    """Give for each place where the fact was found an excerpt: pieces of text, each with whether it is a found word."""
     return {found.place: _excerpt(found) for found in fact.found}
 
 
@@ -509,7 +509,7 @@ def verb_of(request: PageRequest) -> str:
 def on_each(
     method: Callable[..., HTTPRouteHandler], *paths: str, right: Right, scoped: CorpusLimit | None = None
 ) -> Callable[[Callable[..., Page]], tuple[HTTPRouteHandler, ...]]:
-    """Make a handler for each path, since a handler of several paths is wrapped in a thread once for each."""
+    """Give a decorator that makes a handler for each path, since one for several is wrapped in a thread repeatedly."""
 
     def decorate(act: Callable[..., Page]) -> tuple[HTTPRouteHandler, ...]:
         opt = needs(right, scoped=scoped)
@@ -540,7 +540,7 @@ def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Calla
 def find_keeping(
     ports: Ports, request: PageRequest, *, document_id: int | None, fact_id: int | None = None
 ) -> dict[str, Any]:
-    """Find the holds on a fact or document that the token may see, and when a retention rule takes the document."""
+    """Give as `holds` those on a fact or document that the token may see, as `due` when a rule takes the document."""
     holds: list[Hold] = []
     if request.user.may(Right.audit) and request.user.corpora is None:
         named = {"document_id": document_id} if fact_id is None else {"fact_id": fact_id}
@@ -557,5 +557,5 @@ def find_change(ports: Ports, form: Form) -> ChangeRecord | None:
 
 
 def corpus_options(ports: Ports) -> list[tuple[str, str]]:
-    """Give the options of a field that chooses a corpus."""
+    """Give the options of a field that chooses a corpus, as pairs of value and label."""
     return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]

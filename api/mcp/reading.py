@@ -37,14 +37,14 @@ def in_words(error: Exception) -> str:
 
 
 class AskingNear(Protocol):
-    """Calls `ask` with the client of a base that has the model loaded, if there is one, else with the caller's own."""
+    """A function that calls `ask` with the client of a base whose model is loaded, or else with the caller's own."""
 
     def __call__(self, ask: Callable[[Client], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Name who calls tools. The log names the `principal` where there is one, else `actor`.
+    """The caller of tools, with their base and rights. The log names the `principal` if there is one, else `actor`.
 
     `secret` is that of the process, and keys the codes of dry runs.
 
@@ -151,7 +151,7 @@ def plain(record: Any) -> Any:
 
 
 def describe_citation(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
-    """Describe where a document says something: in words, as `citation`, with the resource of the document."""
+    """Describe a fact's place: in words as `citation`, and for one of a document, with its resource and offsets."""
     if sample is not None:
         place = f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (a release: its text is not here)"
         return {"citation": place}
@@ -186,7 +186,7 @@ def facts_of(facts: Iterable[FactRecord]) -> list[dict[str, Any]]:
 
 
 def state_of(fact: FactRecord) -> str:
-    """Give "live", or by which change it was deleted or erased."""
+    """Give a fact's state in words: "live", or as in "deleted by change 12" or "erased by change 12"."""
     if fact.erased_seq is not None:
         return f"erased by change {fact.erased_seq}"
     return "live" if fact.deleted_seq is None else f"deleted by change {fact.deleted_seq}"
@@ -249,10 +249,10 @@ def ask(caller: Caller, question: Question, corpora: Corpora = ()) -> dict[str, 
     }
     if found.answer is not None:
         return {**told, **describe_citation(found.source), "unreviewed_facts": list(found.unreviewed)}
-    return {**told, "said": _why_not(found), "nearest": [_passage(one) for one in found.nearest]}
+    return {**told, "said": _no_answer_text(found), "nearest": [_passage(one) for one in found.nearest]}
 
 
-def _why_not(found: Answer) -> str:
+def _no_answer_text(found: Answer) -> str:
     return NO_SURE_ANSWER if found.why is None else f"{NO_SURE_ANSWER} {found.why}"
 
 

@@ -123,7 +123,7 @@ def delete_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confirm
 
     `restore_facts` brings them back. The dry run names other facts that say the same, which stay.
     """
-    facts = _each_once(caller, fact_ids)
+    facts = _read_each_once(caller, fact_ids)
     _require_live(facts)
     also_said = caller.base.comparisons.also_said([fact.fact_id for fact in facts])
     return DryRun(
@@ -137,7 +137,7 @@ def delete_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confirm
 
 def restore_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confirm = "") -> dict[str, Any]:
     """Bring deleted facts back with the value they had last, all of them in one change or none."""
-    facts = _each_once(caller, fact_ids)
+    facts = _read_each_once(caller, fact_ids)
     if live := [fact.fact_id for fact in facts if fact.deleted_seq is None]:
         raise refusals.fact_not_deleted(live)
     return DryRun(
@@ -225,7 +225,7 @@ def forget(caller: Caller, run_id: Id, reason: Reason, confirm: Confirm = "") ->
     )
 
 
-def _each_once(caller: Caller, fact_ids: Sequence[int]) -> list[FactRecord]:
+def _read_each_once(caller: Caller, fact_ids: Sequence[int]) -> list[FactRecord]:
     return caller.base.facts.show_many(list(dict.fromkeys(fact_ids)))
 
 
@@ -281,7 +281,7 @@ class DryRun:
 
     @property
     def code(self) -> str:
-        standing = [_standing(self.facts), _standing(self.beside)]
+        standing = [_fact_states(self.facts), _fact_states(self.beside)]
         who = str(self.caller.principal or self.caller.actor)
         asked = msgspec.json.encode((who, self.tool, self.asked, self.reason, standing))
         return hmac.digest(self.caller.secret, asked, "sha256").hex()[:16]
@@ -311,7 +311,7 @@ class DryRun:
         }
 
 
-def _standing(facts: Iterable[FactRecord]) -> list[tuple[int, int, int | None, str]]:
+def _fact_states(facts: Iterable[FactRecord]) -> list[tuple[int, int, int | None, str]]:
     return [(fact.fact_id, fact.version, fact.deleted_seq, fact.review) for fact in facts]
 
 
@@ -451,7 +451,7 @@ def serve(server: MCPServer, listener: socket.socket, admit: Admit) -> None:
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
-        transport_security=_names_of(listener.getsockname()[1]),
+        transport_security=_loopback_security(listener.getsockname()[1]),
     )
     config = uvicorn.Config(
         _CallerMiddleware(app, admit),
@@ -465,8 +465,8 @@ def serve(server: MCPServer, listener: socket.socket, admit: Admit) -> None:
     _Server(config).run(sockets=[listener])
 
 
-def _names_of(port: int) -> TransportSecuritySettings:
-    """Give the names under which this machine alone reaches the port."""
+def _loopback_security(port: int) -> TransportSecuritySettings:
+    """Give security settings that allow only the names under which this machine itself reaches the port."""
     names = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in LOOPBACK]
     return TransportSecuritySettings(
         allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]

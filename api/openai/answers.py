@@ -300,12 +300,12 @@ def logprobs(tokens: Sequence[TokenLogprob], asked: int) -> CompletionLogprobs:
     return CompletionLogprobs(
         tokens=[_text(one.token) for one in tokens],
         token_logprobs=[one.logprob for one in tokens],
-        top_logprobs=[_top(one, asked) for one in tokens],
+        top_logprobs=[_top_logprobs(one, asked) for one in tokens],
         text_offset=offsets,
     )
 
 
-def _top(one: TokenLogprob, asked: int) -> dict[str, float] | None:
+def _top_logprobs(one: TokenLogprob, asked: int) -> dict[str, float] | None:
     if one.logprob is None:
         return None
     return {_text(token): logprob for token, logprob in one.top[:asked]} | {_text(one.token): one.logprob}

@@ -218,7 +218,7 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
 
     @property
     def num_top_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are listed; None where no log-probabilities are wanted."""
+        """Give how many of the likeliest tokens are listed; None where no log-probabilities are wanted."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def _refuse(self) -> None:
@@ -299,13 +299,13 @@ def update_completion(
     Its `metadata` holds a thumb as `feedback`, and perhaps a `comment` and the `value` that would be right. The id is
     the `generation_id` of its choice.
     """
-    generation_id, said = _generation(completion_id), data.metadata
+    generation_id, said = _generation_id(completion_id), data.metadata
     made = NewFeedback(said.feedback, said.comment, said.value)
     ports.kb.outputs.give_feedback(generation_id, made, actor=request.user.name)
     return _judged_completion(shown_to(request, ports).trace_output(generation_id), said)
 
 
-def _generation(completion_id: str) -> int:
+def _generation_id(completion_id: str) -> int:
     if len(completion_id) < 20 and completion_id.isascii() and completion_id.isdecimal():
         return int(completion_id)
     raise completion_not_found(completion_id)

@@ -111,7 +111,7 @@ def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]
     problem, headers = problem_of(error)
     at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
     return (
-        describe_error(_message(problem), problem.status, at_fault or None, _code(problem)),
+        describe_error(_problem_text(problem), problem.status, at_fault or None, _code(problem)),
         problem.status,
         headers,
     )
@@ -151,7 +151,7 @@ def refusal(path: str, error: Exception) -> ASGIResponse:
     return ASGIResponse(body=encoded, status_code=status, media_type="application/json", headers=headers)
 
 
-def _message(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     faults = "; ".join(
         f"{fault.field}: {fault.message}" if fault.field else fault.message for fault in problem.errors
     )
@@ -275,7 +275,7 @@ class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
 
     @property
     def num_choices(self) -> int:
-        """How many choices each prompt gets."""
+        """Give the number of choices that each prompt gets."""
         return self.n or 1
 
     @property
@@ -337,7 +337,7 @@ def refuse_unanswerable(field: str, messages: Sequence[Message]) -> None:
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """Write a conversation as the text that the model reads."""
+    """Write a conversation as the questions and answers that the model reads; what other roles say stays as it is."""
     parts = []
     for message in messages:
         match message.role:

@@ -242,7 +242,7 @@ STARTING: Sequence[Any] = (
 
 
 def _require_followed(ports: Ports, request: WithToken, work: Sync) -> None:
-    """Refuse a scoped caller's folder if its corpus does not follow one: the folder may belong to other corpora."""
+    """Refuse a scoped caller a folder that its corpus does not follow yet, since it may belong to other corpora."""
     scope = request.user.corpora
     if scope is not None and (work.move or not ports.kb.corpora.followed_paths(work.corpus)):
         raise refusals.needs_all_corpora(scope)

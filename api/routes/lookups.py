@@ -149,7 +149,7 @@ def _options_of(data: LookupRequest) -> LookupOptions:
 
 
 def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
-    """Move a lookup `as_of` a change to the limiter of long reads, since it reads all keys and would delay others."""
+    """Count a lookup `as_of` a change among long reads within the block, since it reads all keys (None: do nothing)."""
     return nullcontext() if as_of is None else ports.limiters.move_slot(Limiter.long_reads)
 
 
@@ -254,7 +254,7 @@ OfCorpora = Annotated[list[str] | None, QueryParameter(description="Only of thes
 
 @dataclass
 class _TakesOctets(Operation):
-    """Describe the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
+    """An operation of the OpenAPI document with a body of bytes, since Litestar describes none for such a handler."""
 
     def __post_init__(self) -> None:
         octets = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)

@@ -150,7 +150,7 @@ class NamedWork(TypedDict, total=False):
 
 
 def edit_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> None:
-    """Check that a scoped caller may read all that it names, and let the rest of this request edit it.
+    """Check that a caller limited to corpora may read all named targets, and let the rest of this request edit them.
 
     Targets in another corpus, or in none, are not found, as if they did not exist. Callers of all corpora pass. Raises
     `FactNotFound`, `DocumentNotFound`, `CorpusNotFound`, `ChangeNotFound` or `ForgetRunNotFound`.

@@ -27,7 +27,7 @@ from colmlm.kb.principal import act_for, current_origin
 
 
 def on_record(request: WithToken, why: Why) -> OnRecord:
-    """Give a change's reason and its actor, the token's name, and note on whose behalf the token acts."""
+    """Give a change's actor (the token's name) and reason, and note for the log on whose behalf the token acts."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)
@@ -187,7 +187,7 @@ class Glance:
 
 
 def stream_glances(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
-    """Give a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
+    """Stream the events that `look` finds, called repeatedly in a thread, for `seconds` at most (None: the longest)."""
     longest = ports.tuning.longest_seconds
     return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
 

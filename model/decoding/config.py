@@ -31,9 +31,8 @@ class DecodeConfig:
     `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
     the output. An output that abstains is cut behind its last hit, however it ends, and is empty without a hit.
 
-    `ranking` says how lookups find facts: "key" by the query's vector alone (the paper's), "words" also by the words
-    of the text, "reader" by a reader of what both find. The latter two send a text with each query. With
-    `accepted_only` lookups find only accepted facts, with `corpora` only facts of these corpora.
+    `ranking` says how lookups find facts: by "key" (the query's vector, as in the paper), "words" (also the text's)
+    or "reader" (which reads what both find). `accepted_only` and `corpora` limit the facts that they find.
     """
 
     mode: str = "auto"
@@ -93,10 +92,9 @@ class DecodeConfig:
             raise ValueError(f"seed {self.seed} is no number of 64 bits; give one such as 17")
 
 
-# The lookups that a decoder needs from a knowledge base, as protocols: the query and its answer.
-
-
 class FoundFact(Protocol):
+    """A hit of a lookup: the fact's id, version and value, and its score."""
+
     @property
     def fact_id(self) -> int: ...
     @property
@@ -108,6 +106,8 @@ class FoundFact(Protocol):
 
 
 class LookupResult(Protocol):
+    """A query's result: `runner_up` is a live fact's best score, `abstained` the forgotten fact that was nearest."""
+
     @property
     def hits(self) -> Sequence[FoundFact]: ...
     @property

@@ -111,7 +111,7 @@ class Decoder:
         )
 
     def check(self, config: DecodeConfig) -> None:
-        """Raise `ValueError` if this config has lookups and they are impossible."""
+        """Raise `ValueError` if `config` has lookups, and the method has none, or their base or encoder is missing."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -373,7 +373,7 @@ class DecodingRun:
         """
         asked = [row for row in rows if row.words or not self.query_builder.in_words]
         unasked = [row for row in rows if self.query_builder.in_words and not row.words]
-        missed = [(row, self._miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
+        missed = [(row, self._record_miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
         if asked:
             states_ND = torch.stack(list(states)) if states else torch.empty(0, device=self.unseen_V.device)
             try:
@@ -414,11 +414,11 @@ class DecodingRun:
                 outcome = "no_match" if found.abstained is None else "abstained"
                 score = found.runner_up if best is None else best.score
                 record = SpliceRecord(0, 0, outcome, score=score, query=kept, words=words)
-                missed.append((row, self._miss(row, record)))
+                missed.append((row, self._record_miss(row, record)))
         return missed
 
     def _with_questions(self, rows: Sequence[Row], queries_ND: np.ndarray) -> np.ndarray:
-        """Replace the query of each row that has a `question` by the encoded question.
+        """Give the queries, [N, D], with that of each row that has a `question` replaced by the encoded question.
 
         So the reader decides as it does on a question that is asked without a decoder.
         """
@@ -441,7 +441,7 @@ class DecodingRun:
             asked["texts"] = [self._text_of(row) for row in rows]
         return asked
 
-    def _miss(self, row: Row, record: SpliceRecord) -> Tensor:
+    def _record_miss(self, row: Row, record: SpliceRecord) -> Tensor:
         return row.miss(self.tokenizer, record, NO_FACT_AFTER_MISS)
 
     def _check_context(self, row: Row) -> None:
@@ -526,7 +526,7 @@ COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits 
 
 @contextmanager
 def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
-    """Compute with `wide` threads within the block if there are many tokens, else with as many as before."""
+    """Let torch compute the block by `wide` threads from `COMPUTING_TOKENS` tokens on, else by as many as before."""
     before = torch.get_num_threads()
     if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
         yield

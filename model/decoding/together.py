@@ -141,7 +141,7 @@ class DecoderTogether:
             ticket.has_left = True
 
     def _make_room(self, tickets: Sequence[Ticket]) -> None:
-        """Refuse the newest tickets of askers with more waiting, or else raise the refusal of these tickets."""
+        """Refuse the newest tickets of askers with more waiting, until these fit; if they cannot, refuse these."""
         over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
         crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
         if crowded_out is None:
@@ -303,9 +303,9 @@ class TicketQueue:
         return dropped
 
     def make_room(self, asker: str, wanted: int, places: int) -> list[Ticket] | None:
-        """Remove and give the newest tickets of the askers with most, `places` in all, for `wanted` of this asker's.
+        """Remove and give `places` tickets, the newest of the askers with most, so that `wanted` of this asker's fit.
 
-        Removes nothing and gives None if the others have too few beyond what this asker would then have itself.
+        Removes nothing and gives None if the others have fewer than `places` beyond what this asker would then have.
         """
         fair = len(self._by_asker.get(asker, ())) + wanted
         if sum(max(0, len(tickets) - fair) for tickets in self._by_asker.values()) < places:

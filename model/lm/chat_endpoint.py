@@ -227,9 +227,9 @@ def converse_each(
     concurrency: int,
     stop: Callable[[], None],
 ) -> None:
-    """Call `converse` with each item in a pool of threads, and `keep` with each result in the calling thread.
+    """Call `converse` with each item in a thread pool, and `keep` with the item and its future in the calling thread.
 
-    If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
+    If `keep` raises, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
     """
     waiting = iter(items)
     running: dict[Future[Result], Item] = {}
@@ -255,5 +255,5 @@ TOKEN_PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
 
 
 def rough_tokens(text: str) -> int:
-    """Estimate how many tokens a text has."""
+    """Estimate a text's number of tokens without a tokenizer: one for up to 7 letters, 3 digits, or a single sign."""
     return sum(1 for _ in TOKEN_PIECE.finditer(text))

@@ -86,7 +86,7 @@ def resolve_base(name: str, cache: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Give a model's weight files: `WEIGHTS`, or those in its index, by name. Raises `BaseNotFound`."""
+    """List a model's weight files by name: `WEIGHTS`, or those in `INDEX`. Raises `BaseNotFound` if it is damaged."""
     if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
         return [directory / WEIGHTS]
     try:
@@ -97,7 +97,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weights_digest(directory: Path) -> str:
-    """Give the SHA-256 of a model's weight file; with several files, that of the list of their digests."""
+    """Give the SHA-256 of a model's weight file in hexadecimal; of several files, that of their digests, one a line."""
     digests = [file_digest(file) for file in weight_files(directory)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
@@ -259,7 +259,7 @@ def weights_bytes(path: Path, cache: Path) -> int:
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:
-    """Give the untrained base with vocabulary rows for a method's tokens, the baseline of models trained from it."""
+    """Load the base model `base` untrained, with rows for a method's tokens: the baseline of models trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(model_at(directory, torch.float32), tokenizer)
@@ -334,7 +334,7 @@ def _markup(config: CheckpointConfig) -> Markup:
 
 
 def _scaling(path: Path) -> str:
-    """Give the scaling settings of an adapter, on which keys depend and which its weights file does not hold."""
+    """Give an adapter's scaling settings as a JSON list: keys depend on them, and its weights file lacks them."""
     record = json.loads((path / "adapter_config.json").read_text())
     return json.dumps([record.get(name) for name in ("r", "lora_alpha", "use_rslora", "alpha_pattern")])
 
@@ -410,9 +410,9 @@ def with_adapter_from(model: Any, path: Path, *, trainable: bool = False) -> Pef
 
 
 def ship_adapter(run: Path, target: Path, base: str | None) -> None:
-    """Write the adapter of a run in float16, naming `base` as its base. Raises `CheckpointError` above 16 MB.
+    """Write the adapter in the training folder `run` to `target` in float16, with `base` as the name of its base model.
 
-    float16 keeps more of these small numbers than bfloat16; loading converts them back to float32.
+    Raises `CheckpointError` above 16 MB. Float16 keeps more of such small numbers than bfloat16; loading gives float32.
     """
     target.mkdir(parents=True, exist_ok=True)
     weights = {name: w.to(torch.float16) for name, w in load_file(run / ADAPTER).items()}

@@ -46,7 +46,7 @@ class CheckpointError(ValueError):
 
 
 def require_fields(config: object, rule: str, holds: Callable[[Any], bool], *names: str) -> None:
-    """Raise `ValueError` for the first of these fields whose value is not None and breaks the `rule` (not `holds`)."""
+    """Raise `ValueError` for the first named field that is not None and fails `holds`; its message gives the `rule`."""
     for name in names:
         if (value := getattr(config, name)) is not None and not holds(value):
             raise ValueError(f"{name} is {value}, but must be {rule}")
@@ -96,7 +96,7 @@ class CheckpointConfig:
 
 
 def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | None:
-    """Read the training record of weights that match `digests`, or None without one. Raises `CheckpointError`."""
+    """Read the training record in `directory`; None if `digests` lists none. Raises `CheckpointError` if unreadable."""
     if RECORD_FILE not in digests:
         return None
     try:
@@ -106,14 +106,14 @@ def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | N
 
 
 def record_over(base: str) -> TrainingRecord:
-    """Begin the training record of weights over a base: under the base's name, or as unknown if it is a folder."""
+    """Begin the record of a training from `base`: under the base's name, or as of unknown origin if it is a folder."""
     if Path(base).expanduser().exists():
         return TrainingRecord.begin(unknown=f"the weights in {Path(base).name} have no record")
     return TrainingRecord.begin(base=base)
 
 
 def copy_record(source: Path, target: Path, digests: Mapping[str, str]) -> None:
-    """Copy the weights' training record to `target` if `digests` has one. Raises `CheckpointError` if it is damaged."""
+    """Copy the training record in `source` to `target` if `digests` lists it. Raises `CheckpointError` if damaged."""
     if RECORD_FILE not in digests:
         return
     if damaged_file(source, {RECORD_FILE: digests[RECORD_FILE]}):

@@ -96,7 +96,7 @@ class KeyEncoder:
     def _at_markers(
         self, sequences: Sequence[EncodedText], positions: Sequence[tuple[int, ...]]
     ) -> NDArray[np.float32]:
-        """Give the states at these token positions as unit rows [M, dim], which are copied from the device at once."""
+        """Give the states at these token positions as unit rows [M, dim] in host memory, one sequence after another."""
         states_MD = self.checkpoint.lm.states_at(sequences, positions, max_tokens=self.batch_tokens)
         rows_MD: NDArray[np.float32] = unit(states_MD).cpu().numpy()
         return rows_MD
@@ -206,11 +206,11 @@ class SentenceEncoder:
         return sentence_of(document.text, span)
 
     def encode_contexts(self, texts: Sequence[str]) -> Floats:
-        """Give [n, dim] unit rows of each text's last sentence, as the query where the model has written none."""
+        """Encode each text's last sentence to [n, dim] unit rows: the queries where the model has written none."""
         return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
-        """Give [n, dim] unit rows. The parts of a query on several lines are read as one line."""
+        """Encode questions to [n, dim] unit rows. One of several lines (entity, relation) is read as one line."""
         encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
         return mean_rows(self.model, [one.ids for one in encoded], 0, self.batch_tokens)
 

@@ -64,7 +64,7 @@ class FactLM(nn.Module):
         return self._inference
 
     def static_rows(self, user: object) -> StaticRows:
-        """Give a `StaticRows` for `user` alone. Once `user` is garbage-collected, the `StaticRows` is reused."""
+        """Give a `StaticRows` that only `user` uses. Once `user` is garbage-collected, another user may get it."""
         forward = self.inference
         rows = self._idle_rows.pop() if self._idle_rows else StaticRows(forward)
         finalize(user, self._idle_rows.append, rows)

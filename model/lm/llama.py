@@ -105,7 +105,7 @@ class Llama:
     ) -> Tensor:
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
-        Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
+        Tokens that the cache held for a row at these positions or later are dropped. In row i the first `lengths[i]`
         ids are tokens (None: all), and the states of its padding are zero. Row i of the ids is row `rows[i]` of the
         cache (None: row i).
         """
@@ -133,7 +133,7 @@ class Llama:
     def step(self, ids_R: Tensor, positions_R: Tensor, cache: Cache, end: int) -> Tensor:
         """Give the [R, D] states of one further token in each of the first R rows, whose positions are before `end`.
 
-        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded.
+        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded as a CUDA graph.
         """
         count = len(ids_R)
         slots_R = torch.arange(count, device=ids_R.device) * cache.slots + positions_R
@@ -313,7 +313,7 @@ def _rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 
 
 def _scale_rows(x: Tensor, eps: float) -> Tensor:
-    """Bring rows to a mean square of one."""
+    """Scale the rows of `x` to a mean square of one, up to `eps`; compute in float32 at least, and keep the type."""
     at_least_32 = x if x.dtype is torch.float64 else x.float()
     scale = at_least_32.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     return (at_least_32 * scale).to(x.dtype)
@@ -344,7 +344,7 @@ class Linear:
             collapse(torch.ops.mkldnn.data_ptr(self.weight), torch.ops.mkldnn._nbytes(self.weight))
         elif layers[1:]:
             self._share_weights()
-        self.made_of = [_identity(source) for source in self.sources]
+        self.made_of = [_weight_state(source) for source in self.sources]
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.is_packed:
@@ -352,7 +352,7 @@ class Linear:
         return F.linear(x, self.weight, self.bias)
 
     def is_current(self) -> bool:
-        return [_identity(source) for source in self.sources] == self.made_of
+        return [_weight_state(source) for source in self.sources] == self.made_of
 
     def _share_weights(self) -> None:
         """Make each layer's weights a view of the joined ones."""
@@ -362,8 +362,8 @@ class Linear:
             at += len(source)
 
 
-def _identity(weight: Tensor) -> tuple[object, ...]:
-    """Give values of which one changes when a weight is moved, cast or written to."""
+def _weight_state(weight: Tensor) -> tuple[object, ...]:
+    """Give a weight's address, type and version; one of them changes when it is moved, cast or written to."""
     return weight.data_ptr(), weight.dtype, weight._version
 
 
@@ -414,9 +414,9 @@ def prefer_jemalloc(again: Sequence[str]) -> None:
 
 
 def keep_large_tensors() -> bool:
-    """Raise glibc's mmap and trim thresholds for this process, but not without bound: it would keep all freed memory.
+    """Raise glibc's mmap and trim thresholds, so that this process keeps memory of freed tensors, but not all of it.
 
-    Returns False where the C library is not glibc.
+    Returns False if the C library is not glibc, or refuses.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -230,7 +230,7 @@ class ForwardPass(Protocol):
     ) -> Tensor:
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
-        Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
+        Tokens that the cache held for a row at these positions or later are dropped. In row i the first `lengths[i]`
         ids are tokens (None: all), and the states of its padding are zero. Row i of the ids is row `rows[i]` of the
         cache (None: row i).
         """
@@ -239,7 +239,7 @@ class ForwardPass(Protocol):
     def step(self, ids_R: Tensor, positions_R: Tensor, cache: Cache, end: int) -> Tensor:
         """Give the [R, D] states of one further token in each of the first R rows, whose positions are before `end`.
 
-        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded.
+        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded as a CUDA graph.
         """
         ...
 
@@ -259,7 +259,7 @@ class _RecordedStep:
 
 
 class StaticSteps:
-    """Forward passes of one token for each of a cache's first rows. A call gives `finish` of the tokens' states.
+    """Forward passes of one token for each of a cache's first rows. A call gives what `finish` makes of their states.
 
     With `records` (None: on CUDA) each shape is recorded as a CUDA graph at its first use. Where that fails, no step is
     recorded from then on, and each is computed kernel by kernel. `shapes` counts the steps by (rows, slots seen).

@@ -106,7 +106,7 @@ def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.dev
 
 
 def uncut_offsets(text: str) -> set[int]:
-    """Give the offsets at which no answer begins or ends, since it would cut a number or a word."""
+    """Give the offsets inside a number or a word, where an answer may neither begin nor end."""
     return {at for found in _UNCUT.finditer(text) for at in range(found.start() + 1, found.end())}
 
 

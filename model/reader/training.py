@@ -95,13 +95,13 @@ class ReaderExamples:
         self._nearest: list[list[int]] | None = None
 
     def round(self, number: int) -> Iterator[ReaderExample]:
-        """Yield a round's examples: each question once, and as many without their answer as `config.none` says."""
+        """Yield a round's examples: each question, some also with a window without the answer (share `config.none`)."""
         also = self.config.none / (1 - self.config.none)
         for n, one in enumerate(self.asked):
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
             text, sentences = self.documents[one.document].text, self.sentences[one.document]
             if one.answer is None:
-                yield self._put_in_form(self._asked_in_vain(one, rng), one, rng)
+                yield self._put_in_form(self._unanswered_example(one, rng), one, rng)
                 continue
             window = window_around(text, sentences, one.answer, rng)
             yield self._put_in_form(self._with_answer(one, window), one, rng)
@@ -128,7 +128,7 @@ class ReaderExamples:
         place = None if one.answer is None else (one.answer[0] - start, one.answer[1] - start)
         return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
 
-    def _asked_in_vain(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
+    def _unanswered_example(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
         """Give an unanswered question with a window of its document, mostly that which shares most words with it."""
         text, windows = self.documents[one.document].text, self._windows[one.document]
         if not windows or rng.random() < _WHOLE:
@@ -191,9 +191,9 @@ NEIGHBOURS = "neighbours"
 def nearest_windows(
     texts: Sequence[str], questions: Sequence[str], k: int, cache: Path | None = None
 ) -> list[list[int]]:
-    """Give the numbers of the k texts nearest to each question by BM25.
+    """Give for each question the indices of the k texts nearest to it by BM25, best first; fewer if few share a word.
 
-    Thousands of questions take minutes of a core. So the numbers are kept in the folder `cache`, without texts, under a
+    Thousands of questions take minutes of a core. So the indices are kept in the folder `cache`, without texts, under a
     digest of `k`, texts and questions. A file there that cannot be read is made anew.
     """
     if cache is None or not questions:
@@ -284,7 +284,7 @@ def reading_loss(
 
 
 class ReaderTask(TunerTask[ReadingExample]):
-    """Train a reader."""
+    """The task of training a reader: its examples, their loss, and the settings that its config records."""
 
     role = ANSWERS
     config: ReaderConfig
@@ -395,7 +395,7 @@ def measure_reader(
 
 
 def forms_of_asking(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderExample]]:
-    """Give the examples as questions, without titles, as keywords and as statements, where the rules make one."""
+    """Give the examples by form: as questions, without title, and where rules make one as keywords or statements."""
     made: dict[str, Callable[[str], str | None]] = {"keywords": keywords_of, "statements": statement_of}
     return {
         "questions": list(examples),

@@ -464,7 +464,7 @@ class TokenisedWords:
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """Tokens ``[start, end)`` of a text, and the words whose tags are read in this window."""
+    """Tokens ``[start, end)`` of a text, and the indices of the words for which a model reads this window."""
 
     start: int
     end: int
