@@ -183,8 +183,8 @@ def former_keyset(session: Session, active: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """The keysets that can answer, by id with the ids of their checkpoints. `next` passed its gate after the active one
-    was made, and is the newest that did.
+    """The keysets that can answer, by id with the ids of their checkpoints. `next` is the newest ready one that passed
+    its gate and was made after the active one; None where there is none.
     """
 
     active: int | None
@@ -242,7 +242,7 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
 
 
 def num_unkeyed() -> Any:
-    """Give an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
+    """Give an expression (SQL): how many keys a fill would make for the enclosing statement's keyset."""
     # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
     keyed = exists().where(FactKeyRow.keyset_id == KeysetRow.id, FactKeyRow.fact_id == FactRow.id)
     asked = keyed.where(FactKeyRow.kind == "question").correlate(KeysetRow, FactRow)

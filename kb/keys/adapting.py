@@ -36,7 +36,7 @@ _ENCODED_AT_ONCE = 32
 
 
 def default_sample_size(num_keys: int) -> int:
-    """Give how many facts are to get true keys of `num_keys` keys: a hundredth, within the bounds of a fit."""
+    """Give for how many of `num_keys` facts to make true keys: a hundredth, within the bounds of a fit."""
     return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
 
 
@@ -454,13 +454,13 @@ def fit_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
 
 
 def fit_near_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Fit a ridge regression towards the identity. `LinearMap` takes its strength later; both widths are equal."""
+    """Fit a ridge regression towards the identity. The map's `strength` can be set afterwards. Widths must be equal."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
 def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Fit a ridge regression regularised towards the rotation of `fit_rotation`, for any strength."""
+    """Fit a ridge regression towards the rotation of `fit_rotation`; the map's `strength` can be set afterwards."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(_rotation(old, new), old, new, mean_D, mean_E)
 
@@ -477,7 +477,7 @@ def require_fit(method: str, sample: int) -> None:
 
 
 def are_documents_too_few(groups_N: Sequence[int]) -> bool:
-    """Tell whether facts of these documents are too few to fit a map on."""
+    """Tell whether facts, given by the document of each [N], are too few or of too few documents to fit a map on."""
     return len(groups_N) < FEWEST or len(set(groups_N)) < 2
 
 
@@ -530,7 +530,7 @@ def _fit_strengths(
 
 
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
+    """Give the fold [N] of each fact for cross-validation: a run of documents by id, since neighbours share topics."""
     if are_documents_too_few(groups_N):
         raise InvalidValue(
             "sample",
@@ -548,7 +548,7 @@ def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, m
 
 
 def measure_recall(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Give recall at 1 and 10: the shares of queries whose own key is among their 1 or 10 nearest. It loses ties."""
+    """Give by k, 1 and 10, the share of queries whose own key is among the k nearest. Tied keys count as nearer."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)

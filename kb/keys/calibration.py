@@ -99,12 +99,12 @@ def score_pairs(
             rows = slice(start, start + _CHUNK)
             scores_BN = (queries_BD[rows] @ keys_ND.T).astype(np.float64)
             same_BN = class_B[rows, None] == class_N[None, :]
-            _raise(genuine[rows], np.where(same_BN, scores_BN, -np.inf))
-            _raise(impostor[rows], np.where(same_BN, -np.inf, scores_BN))
+            _raise_best_scores(genuine[rows], np.where(same_BN, scores_BN, -np.inf))
+            _raise_best_scores(impostor[rows], np.where(same_BN, -np.inf, scores_BN))
     return genuine, impostor
 
 
-def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
+def _raise_best_scores(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
     np.maximum(best, scores_BN.max(axis=1, initial=-np.inf), out=best)
 
 
@@ -184,7 +184,7 @@ def has_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def seek_question_keys(session: Session, keyset_id: int) -> bool:
-    """Tell the same as `has_question_keys`, and where there are none, note now and then up to which key that holds."""
+    """Tell the same as `has_question_keys`; where there are none, store now and then the last key that was checked."""
     sought = _seek_question_keys(session, keyset_id)
     if not sought.found and sought.since > _NOTED_EACH:
         note = update(KeysetRow).where(KeysetRow.id == keyset_id)
@@ -200,15 +200,15 @@ def question_keys(keyset_id: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sought:
-    """A search for question keys: whether one was `found`, the keyset's `last` key, and how many are past the note."""
+class _KeySearch:
+    """A search's result: whether a question key was `found`, the `last` key id, and how far past the note it is."""
 
     found: bool
     last: int
     since: int
 
 
-def _seek_question_keys(session: Session, keyset_id: int) -> _Sought:
+def _seek_question_keys(session: Session, keyset_id: int) -> _KeySearch:
     # Keys get their ids while the log is locked, so that none below the last one is still to be committed.
     last = select(func.max(FactKeyRow.id)).where(FactKeyRow.keyset_id == keyset_id).scalar_subquery()
     ids = select(func.coalesce(last, 0), KeysetRow.no_question_keys_upto).where(KeysetRow.id == keyset_id)
@@ -216,4 +216,4 @@ def _seek_question_keys(session: Session, keyset_id: int) -> _Sought:
     since, which = newest - (upto or 0), question_keys(keyset_id)
     if upto is not None and since <= _FEW:
         which = which.where(FactKeyRow.id > upto)
-    return _Sought(bool(session.scalar(select(which))), newest, since)
+    return _KeySearch(bool(session.scalar(select(which))), newest, since)

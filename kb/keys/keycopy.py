@@ -64,7 +64,7 @@ def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[in
 
 
 def drop_approximate_keys(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Drop the adopted keys of facts that get true ones; give the field for the change's payload, {} if none was."""
+    """Drop these facts' keys that a release gave; give the dropped ids as a field for the change's payload, or {}."""
     found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
     dropped = sorted(session.scalars(_DROP, found))
     return {"dropped_keys": dropped} if dropped else {}
@@ -124,13 +124,13 @@ def _read_indexed_keys(
     with (
         connection_of(session).cursor() as cursor,
         cursor.copy(statement) as copy,
-        closing(_ahead(_whole_rows(copy, layout.itemsize, _BATCH))) as batches,
+        closing(_read_ahead(_whole_rows(copy, layout.itemsize, _BATCH))) as batches,
     ):
         for data in batches:
             yield np.frombuffer(data, layout)
 
 
-def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:
+def _read_ahead(batches: Iterator[bytes]) -> Generator[bytes]:
     """Yield the batches of an iterator, and let it make the next one in a thread while the caller uses the last."""
     with ThreadPoolExecutor(1, "keys-ahead") as reader:
         coming = reader.submit(next, batches, None)
@@ -174,7 +174,7 @@ def store_keys(
     if fact_ids.ndim != 1 or fact_ids.dtype.kind not in "iu":
         raise InvalidValue("fact ids", f"they are {fact_ids.dtype}{fact_ids.shape}, not integers [n]")
     pending = audit.begin_change(session, actor, reason)
-    checkpoint_id, dim = _maker(session, keyset_id)
+    checkpoint_id, dim = _checkpoint_and_width(session, keyset_id)
     require_unit(keys_ND, dim, checkpoint_id)
     asked = fact_ids.tolist()
     if kind != "alias" and (fault := _already_keyed(session, keyset_id, asked, kind)):
@@ -189,7 +189,7 @@ def store_keys(
     return Edit(seq, "key", ())
 
 
-def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
+def _checkpoint_and_width(session: Session, keyset_id: int) -> tuple[str, int]:
     """Give the id of the keyset's checkpoint and the width of its keys. Raises `InvalidKeys` if it is retired."""
     statement = select(KeysetRow.state, CheckpointRow.id, CheckpointRow.dim).where(KeysetRow.id == keyset_id)
     found = session.execute(
@@ -203,7 +203,7 @@ def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
 
 
 def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: str) -> str | None:
-    """Say which of these facts would get a second key of this kind; None where none would."""
+    """Describe in a sentence which of these facts would get a second key of this kind; None where none would."""
     if len(set(fact_ids)) < len(fact_ids):
         return f"a fact is there twice, and has one {kind} key"
     sought = {"keyset_id": keyset_id, "kind": kind, "fact_ids": id_array(fact_ids), "most": _MOST_NAMED}

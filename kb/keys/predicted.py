@@ -44,13 +44,13 @@ _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.starts
 
 
 def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
-    """Give the ranges of ids of all keys of a keyset that were ever predicted."""
+    """Give the ranges (first id, last id) of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
     return _join_ranges(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
 
 def predicted_sql(key_id: Any, among: Stretches) -> Any:
-    """Give a condition (SQL): a key's id is in one of these stretches."""
+    """Give a condition (SQL): a key's id is in one of these ranges (first id, last id)."""
     spelt = ",".join(f"[{first},{last}]" for first, last in among)
     return key_id.op("<@")(cast(cast(f"{{{spelt}}}", Text), INT8MULTIRANGE))
 

@@ -63,11 +63,11 @@ class Encoder(Protocol):
     def checkpoint(self) -> CheckpointInfo: ...
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
-        """Give for each document its keys [num_facts, d] at `<FACT>`, in the order of its facts."""
+        """Give for each document its keys [num_facts, d], from the token `<FACT>` of each fact, in order."""
         ...
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        """Give the keys [n, d] at `<FACT-q>`."""
+        """Give the keys [n, d], from the token `<FACT-q>` after each question."""
         ...
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
@@ -82,7 +82,7 @@ Elsewhere = Callable[[Sequence[RekeyPart]], Generator[int, None, None]]
 
 @dataclass(slots=True)
 class KeyProgress:
-    """Count how many keys a run has stored, and how many it was to make when it began."""
+    """The number of keys that a run has stored (`done`), and that it was to make when it began (`total`)."""
 
     done: int = 0
     total: int = 0
@@ -144,11 +144,11 @@ class RekeyRun:
                     analyzed = progress.done
                     with self.sessions.begin() as session:
                         keysets.analyze_keyset(session, self.keyset_id)
-                self._tell(progress.done)
+                self._report_progress(progress.done)
         if progress.done < progress.total:  # others made the rest, or it is wanted no more
-            self._tell(progress.total)
+            self._report_progress(progress.total)
 
-    def _tell(self, done: int) -> None:
+    def _report_progress(self, done: int) -> None:
         if self.on_facts is not None:
             self.on_facts(done, max(done, self.progress.total))
 
@@ -211,14 +211,14 @@ class RekeyRun:
                     return
                 self._wait(queue, others)
 
-    def _work_batch(self, queue: KeyQueue, after: int) -> _Step | None:
+    def _work_batch(self, queue: KeyQueue, after: int) -> _BatchResult | None:
         """Key a batch that outputs ask for, or else the next one past id `after`; give None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
             )  # encoding may take longer than the timeout
             if stored := self._key_asked_for(session, queue):
-                return _Step(after, None, stored)
+                return _BatchResult(after, None, stored)
             window = session.scalars(queue.statement(after).limit(WINDOW * self.batch)).all()
             if not window:
                 return None
@@ -226,7 +226,7 @@ class RekeyRun:
             last = mine[-1] if mine else window[-1]
             ours = set(mine)
             others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
-            return _Step(last, others, self._key_claimed(session, queue, mine) if mine else None)
+            return _BatchResult(last, others, self._key_claimed(session, queue, mine) if mine else None)
 
     def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
         """Make true keys of a batch that outputs ask for, wherever in the whole queue it is; give their number."""
@@ -262,7 +262,7 @@ class RekeyRun:
         made: list[Vectors] = []
         for part in _parts([document for _, _, document in documents]):
             if made:
-                self._tell(self.progress.done + sum(map(len, made)))
+                self._report_progress(self.progress.done + sum(map(len, made)))
             made += self.encoder.encode_documents(part)
         if [len(keys) for keys in made] != [len(fact_ids) for _, fact_ids, _ in documents]:
             raise refusals.invalid_keys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
@@ -315,8 +315,8 @@ class RekeyRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """The last id examined, the first id that others claimed, and the number of keys stored (None: others had all)."""
+class _BatchResult:
+    """The result of a batch: `last` id examined, first of `others`' claims, keys `stored` (None: others had all)."""
 
     last: int
     others: int | None

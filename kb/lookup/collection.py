@@ -41,9 +41,9 @@ SLOW = 60.0  # seconds for what writes, loads or flushes
 
 @dataclass(frozen=True, slots=True)
 class CollectionMark:
-    """The collection's mark: fill `fill` wrote everything up to change `seq`, whose hash in the log is `log_hash`.
+    """A row that says: the collection has every change up to `seq`, whose hash in the log is `log_hash`.
 
-    `at` is when it was set, in seconds of the database's clock.
+    `fill` is the random id of the filling it belongs to. `at` is when it was set, in seconds of the database's clock.
     """
 
     seq: int
@@ -58,7 +58,7 @@ class CollectionMark:
 
 @dataclass(slots=True)
 class Collection:
-    """The collection `name`, which is written for `owner`: letters, digits and `_` that name a base and a keyset."""
+    """The Milvus collection `name`. A partition in it, named `owner`, says which base and keyset it belongs to."""
 
     address: MilvusAddress
     name: str
@@ -127,12 +127,12 @@ class Collection:
         return True
 
     def mark(self, *, strong: bool) -> CollectionMark | None:
-        """Give the newest mark; None where there is none. Unless it is read `strong`, it may be some seconds old."""
+        """Give the mark of the last change; None where there is none. If not `strong` it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
         return max(map(self._mark, rows), key=lambda mark: mark.seq, default=None)
 
     def has_mark(self, seq: int, fill: str, *, strong: bool) -> bool:
-        """Say whether this `fill` has written everything up to change `seq`, or a later one, by its mark."""
+        """Say whether a mark of this `fill` says that the collection has everything up to change `seq`."""
         return any(self._mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
 
     def _mark(self, row: Any) -> CollectionMark:
@@ -162,7 +162,7 @@ class Collection:
                 output_fields=["id"],
                 partition_names=[KEYS],
                 search_params={"metric_type": "IP", "params": {"ef": max(_LEAST_EFFORT, k)}},
-                consistency_level=_level(strong),
+                consistency_level=_consistency(strong),
                 timeout=self.address.timeout_seconds,
             )
         for b, hits in enumerate(found):
@@ -194,7 +194,7 @@ class Collection:
         return found
 
     def ids(self) -> Ids:
-        """Give the ids of all keys now, ascending and each once. The iterator has the collection's consistency."""
+        """Give the ids of all keys, ascending and each once, with all that was written before this call."""
         found: list[int] = []
         with self._lend_client() as client:
             rows = client.query_iterator(
@@ -220,7 +220,7 @@ class Collection:
                 filter=expression,
                 output_fields=wanted,
                 partition_names=[partition],
-                consistency_level=_level(strong),
+                consistency_level=_consistency(strong),
                 timeout=self.address.timeout_seconds,
                 **limit,
             )
@@ -247,14 +247,14 @@ class Collection:
             indexes = client.prepare_index_params()
             indexes.add_index(field_name="key", **_INDEX)
             client.create_collection(
-                self.name, schema=schema, num_shards=1, consistency_level=_level(True), timeout=SLOW
+                self.name, schema=schema, num_shards=1, consistency_level=_consistency(True), timeout=SLOW
             )
             client.create_partition(self.name, self.owner, timeout=SLOW)
             client.create_index(self.name, indexes, timeout=SLOW)
         self.load()
 
     def load(self) -> None:
-        """Have Milvus load the collection into memory for searches, if it was released."""
+        """Have Milvus load the collection into memory for searches, if it is not there."""
         with self._lend_client() as client:
             client.load_collection(self.name, replica_number=1, timeout=SLOW)
 
@@ -342,7 +342,7 @@ class Collection:
         return sum(int(segment.num_rows) for segment in segments)
 
 
-def _level(strong: bool) -> str:
+def _consistency(strong: bool) -> str:
     return "Strong" if strong else "Bounded"
 
 

@@ -169,17 +169,17 @@ class DeviceIndex:
         D, I = np.full((len(xq), k), -np.inf, np.float32), np.full((len(xq), k), -1, np.int64)  # noqa: E741
         try:
             with self._lock.reading():
-                self._require()
+                self._require_not_lost()
                 for start in range(0, len(xq), QUERIES_AT_ONCE):
                     some = slice(start, start + QUERIES_AT_ONCE)
                     for block in self._blocks if k > 0 else ():
-                        _merge(D[some], I[some], *_search_block(block, xq[some], k, only))
+                        _merge_into_best(D[some], I[some], *_search_block(block, xq[some], k, only))
         except RuntimeError as error:
             if self.device == MAIN_MEMORY:
                 raise
             if not _is_out_of_memory(error):
                 with self._lock.writing():
-                    self._lose()
+                    self._drop_all_keys()
             raise self._unavailable(error) from error
         I[np.isneginf(D)] = -1
         return D, I
@@ -192,18 +192,18 @@ class DeviceIndex:
     def _changing(self) -> Iterator[None]:
         """Let one thread change the index alone. If it fails halfway all keys are dropped, lest a removed one stays."""
         with self._lock.writing():
-            self._require()
+            self._require_not_lost()
             try:
                 yield
             except RuntimeError as error:
-                self._lose()
+                self._drop_all_keys()
                 raise self._unavailable(error) from error
 
-    def _require(self) -> None:
+    def _require_not_lost(self) -> None:
         if self.is_lost:
             raise self._unavailable("it failed, and the program reads the keys again")
 
-    def _lose(self) -> None:
+    def _drop_all_keys(self) -> None:
         self.is_lost, self._rows, self._free = True, RowsOfIds(), []
         _drop_blocks(self._blocks)
 
@@ -396,7 +396,7 @@ def _have_bit_set(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return known.bool() & (byte < len(bits))
 
 
-def _merge(D: Vectors, I: Ids, scores: Vectors, ids: Ids) -> None:  # noqa: E741
+def _merge_into_best(D: Vectors, I: Ids, scores: Vectors, ids: Ids) -> None:  # noqa: E741
     """Merge these scores and ids into the best ones found before, D and I [B, k], in place."""
     all_D, all_I = np.concatenate([D, scores], 1), np.concatenate([I, ids], 1)
     order = np.argsort(-all_D, axis=1, kind="stable")[:, : D.shape[1]]
@@ -404,7 +404,7 @@ def _merge(D: Vectors, I: Ids, scores: Vectors, ids: Ids) -> None:  # noqa: E741
 
 
 class RowsOfIds:
-    """The row of each id, in pages. Its methods take ids in ascending order, each once."""
+    """The row in an index of each key, by the key's id. Its methods take ids in ascending order, each once."""
 
     def __init__(self) -> None:
         self._pages: dict[int, npt.NDArray[np.int32]] = {}
@@ -422,7 +422,7 @@ class RowsOfIds:
         return rows
 
     def put(self, ids: Ids, rows: npt.NDArray[np.int64]) -> None:
-        """Note the rows of ids that have none."""
+        """Store the rows [n] of these ids [n], which have none yet."""
         for number, part, places in split_by_page(ids):
             page = self._pages.get(number)
             if page is None:
@@ -431,7 +431,7 @@ class RowsOfIds:
         self._number += len(ids)
 
     def drop(self, ids: Ids) -> None:
-        """Forget ids that all have a row. A page that gets empty is dropped."""
+        """Remove ids that all have a row, to free those rows. A page that gets empty is dropped."""
         for number, _, places in split_by_page(ids):
             page = self._pages[number]
             page[places] = -1
@@ -498,7 +498,7 @@ class DeviceCandidates:
         self.fit = fit or self.fit
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether Faiss should search the keyset: it leaves the choice, and the device has no room for its keys."""
+        """Say whether Faiss should search the keyset: its spec is "auto", and the device has no room for its keys."""
         return index_spec == AUTO_SPEC and self.index.is_spilled
 
 
@@ -516,8 +516,8 @@ class DevicePlace:
 def choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> DevicePlace | None:
     """Choose the device on which torch searches this keyset; None where Faiss or Milvus searches it.
 
-    A keyset that names torch is in main memory where no device may be used. One that leaves the choice is searched by
-    Faiss up to `FLAT_UP_TO` keys, for which Faiss is exact, and where the device has no room for all of its keys.
+    A keyset with the spec "torch" is in main memory where no device may be used. One with the spec "auto" is searched
+    by Faiss up to `FLAT_UP_TO` keys, for which Faiss is exact, and where the device has no room for all of its keys.
     """
     if keyset.index_spec == TORCH_SPEC:
         return find_cuda(settings) or DevicePlace(MAIN_MEMORY)

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Stopped(Exception):
-    """The process ends, and does not wait for an index."""
+    """Raised in the thread that builds an index, to end it because the process stops."""
 
 
 class Follower:

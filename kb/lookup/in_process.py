@@ -76,7 +76,7 @@ class NearestKeys:
         return float((ranks < candidates).mean()) if len(ranks) else 1.0
 
     def ranks(self, index: KeyIndex, candidates: int) -> Ids:
-        """Give the rank [B] of each query's nearest key among its `candidates`; their number where it is not there."""
+        """Give the rank [B], from 0, of each query's nearest key among its `candidates`; if not there, their number."""
         places = np.full(len(self.queries), candidates)
         _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
@@ -90,8 +90,8 @@ class NearestKeys:
 def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
     """Split a sample of keys [n, d] into queries and keys to train an index on.
 
-    Keys that an index was trained on lie nearer to its centroids, so they are no fair queries. Where fewer keys can be
-    spared than there are queries, the queries are trained on too.
+    Keys that an index was trained on lie nearer to its centroids, so they are no fair queries. `spare` is how many keys
+    training can do without. If these are fewer than the queries, the index is trained on the queries too.
     """
     mixed = sample[np.random.default_rng(0).permutation(len(sample))]
     held_out = mixed[:MEASURED]
@@ -114,7 +114,7 @@ def _units(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
 
 
 def fitting_spec(sample: Vectors, num_keys: int) -> str:
-    """Choose the spec for `num_keys` keys, by the recall that codes of one bit a number have on a sample [n, d]."""
+    """Choose the spec for `num_keys` keys: Flat for few, else one-bit codes if a sample [n, d] allows, or else PQ."""
     dim = sample.shape[1]
     if default_spec(num_keys, dim) == FLAT_SPEC:
         return FLAT_SPEC
@@ -129,10 +129,10 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
 
 
 def fit_lists(index: KeyIndex, nearest: NearestKeys, goal: float) -> float:
-    """Set `index.lists_read` to the fewest lists whose recall surely reaches the `goal`, and give that recall.
+    """Set `index.lists_read` to the fewest lists whose recall (0 to 1) surely reaches the `goal`, and give that recall.
 
-    Where the codes limit the recall, more candidates are scored. Where these do not suffice, it is the fewest lists
-    whose recall is nearly that of all lists.
+    Where inexact codes limit the recall, `index.spare` is raised too, so that more candidates are scored. If that does
+    not suffice either, it takes the fewest lists whose recall is nearly that of all lists.
     """
     steps = sorted({min(index.lists, round(4 * 1.2**step)) for step in range(64)})
     wanted = goal + math.sqrt(goal * (1 - goal) / max(1, len(nearest.queries)))
@@ -345,7 +345,7 @@ class CorporaKeys:
         return self._touched is None or len(self._touched) > 0
 
     def note(self, gone: list[int], new: list[int]) -> None:
-        """Note the ids of keys that an index must drop, and of keys that it must hold, of any corpus."""
+        """Note key ids from the log: those `gone` from every index, and `new` ones, which may be of any corpus."""
         with self._lock:
             if self._apart is not None:
                 self._apart.remove(gone)

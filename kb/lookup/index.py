@@ -162,8 +162,8 @@ class KeyIndex:
         """Find the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
 
         Where fewer are found the rest has id -1 and score -inf. With PQ the scores are estimates: compute them again
-        from the stored keys before comparing them with a threshold. Of the ids in `only`, the nearest may be in lists
-        that are further off, so `only.widening` times as many are read.
+        from the stored keys before comparing them with a threshold. With `only`, no other ids are found. Their nearest
+        may be in lists that are further off, so `only.widening` times as many lists are read.
         """
         xq = as_vectors(queries_BD, self.dim)
         shape = len(xq), k
@@ -192,8 +192,8 @@ class KeyIndex:
     def threads(wanted: int) -> Iterator[None]:
         """Let Faiss use up to `wanted` threads within the block, and at least one.
 
-        With two threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5. One added key took
-        12 ms, with one 8 microseconds.
+        Beside a busy process one query took 18 to 46 ms (p99) with two threads, and under 5 ms with one. Adding one key
+        took 12 ms with two threads, and 8 microseconds with one.
         """
         before = faiss.omp_get_max_threads()
         try:
@@ -204,8 +204,8 @@ class KeyIndex:
     def over_fetch(self, k: int) -> int:
         """Give how many keys to ask for so that the k best are among them after exact scoring and a few deletions.
 
-        What is asked for is read from the database. How many are `spare` is fitted: among ten million keys the nearest
-        was among five candidates in 0.96 and among twenty in 1.00 of queries.
+        Each key costs a read of the database, so the number of extra ones, `spare`, is fitted. Of ten million keys, the
+        nearest was among five candidates in 0.96 of the queries, and among twenty in 1.00.
         """
         return k + 4 if self._ivf is None else 2 * k + self.spare
 
@@ -473,7 +473,7 @@ _AGAIN = "Copy the file again from where it was published, and compare their che
 
 
 class SealedIndex:
-    """The index file of a release, whose keys are numbered 0 to n-1. All methods raise `InvalidRelease`."""
+    """The index file of a release, whose keys are numbered 0 to n-1. Methods raise `InvalidRelease` if damaged."""
 
     def __init__(self, file: Path) -> None:
         try:
@@ -503,7 +503,7 @@ class SealedIndex:
         return type(self._index).__name__ if self._ivf is None else type(self._ivf).__name__
 
     def require_numbered(self) -> None:
-        """Raise unless each number from 0 to n-1 has exactly one key."""
+        """Raise `InvalidRelease` unless each number from 0 to n-1 has exactly one key."""
         seen = np.zeros(self.count, bool)
         for numbers in self._numbers_by_list():
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.count):

@@ -60,7 +60,7 @@ _READ = text(
 
 
 class SentenceEmbedder(Protocol):
-    """Encodes texts as vectors of length 1, [N, d] in float32. Vectors of another `encoder` do not count."""
+    """Encodes texts as float32 unit vectors [N, d]. Its id is `encoder`; stored vectors of others do not count."""
 
     @property
     def encoder(self) -> int: ...
@@ -94,7 +94,7 @@ def sentence_likenesses(
 ) -> dict[int, float]:
     """Give the cosine between the question and each of these sentences, by sentence id.
 
-    The ids come most promising first. The first few without a stored vector are encoded, the others left out.
+    Pass the ids most promising first: the first few without a stored vector are encoded, and the others are left out.
     """
     ids = list(sentence_ids)
     asked = {"encoder": encoder.encoder, "ids": ids}

@@ -258,7 +258,7 @@ class AsOf:
         least = then.threshold if wanted.threshold is None else wanted.threshold
         found = (decide_lookup(ranking, wanted.k, least, self.seq) for ranking in rankings)
         return [
-            AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
+            AsOfLookup(**_fields_of(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]
 
     def _rankings(self, chunks: Iterable[_Chunk], queries_BD: Vectors, k: int) -> list[Ranking]:
@@ -369,7 +369,7 @@ def _deciding_candidates(candidates: list[Candidate], query_D: Vectors, k: int) 
     ]
 
 
-def _fields(lookup: Lookup) -> dict[str, Any]:
+def _fields_of(lookup: Lookup) -> dict[str, Any]:
     return {name: getattr(lookup, name) for name in Lookup.__dataclass_fields__}
 
 
@@ -406,16 +406,16 @@ def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
 
     Raises `NotAnsweredThen` where no keyset was active, or one of another checkpoint, or one that was retired since.
     """
-    keyset = _active(session, checkpoint_id, seq)
+    keyset = _active_keyset_then(session, checkpoint_id, seq)
     told, end = _stored_since(session, seq)
     of = {"keyset_id": keyset.keyset_id, "seq": seq, "told": told, "end": end}
     later = tuple(session.scalars(_LATER, of))
     return KeysetThen(keyset, _threshold(session, keyset, seq), end, later)
 
 
-def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
+def _active_keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
     activated = select(_OF_KEYSET).where(ChangeRow.kind == "activate", ChangeRow.seq <= seq)
-    keyset_id: int | None = session.scalar(_last(activated))
+    keyset_id: int | None = session.scalar(_last_change(activated))
     if keyset_id is None:
         raise refusals.not_answered_then(seq, "no keyset was active yet")
     keyset = keysets.keyset_head(session, keyset_id)
@@ -440,15 +440,15 @@ def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
         ChangeRow.kind == "threshold",
         _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
     )
-    then: str | None = session.scalar(_last(changed.where(ChangeRow.seq <= seq)))
+    then: str | None = session.scalar(_last_change(changed.where(ChangeRow.seq <= seq)))
     if then is not None:
         return float(then)
-    was_set_since = session.scalar(_last(changed)) is not None
+    was_set_since = session.scalar(_last_change(changed)) is not None
     return keysets.DEFAULT_THRESHOLD if was_set_since else keyset.threshold
 
 
 def _stored_since(session: Session, seq: int) -> tuple[int, int]:
-    """Find the first change past `seq` that records the ids of its keys; give its seq and the first of these ids."""
+    """Find the first change past `seq` that records key ids; give its seq and first key id, or `MAX_ID` for both."""
     keys = ChangeRow.payload["keys"]
     statement = select(ChangeRow.seq, cast(keys[0].astext, BigInteger)).where(
         ChangeRow.kind == "key", ChangeRow.seq > seq, keys.is_not(None)
@@ -457,5 +457,5 @@ def _stored_since(session: Session, seq: int) -> tuple[int, int]:
     return (row[0], row[1]) if row else (MAX_ID, MAX_ID)
 
 
-def _last(statement: Select[Any]) -> Select[Any]:
+def _last_change(statement: Select[Any]) -> Select[Any]:
     return statement.order_by(ChangeRow.seq.desc()).limit(1)

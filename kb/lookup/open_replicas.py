@@ -220,7 +220,7 @@ class Replicas:
         return self.keyset_id
 
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
-        """Keep the replica of this keyset (None: the present one) on standby, open and caught up, if it is `useful`.
+        """Keep the replica of this keyset (None: the present one) open and caught up on standby, if its id is `useful`.
 
         A replica on standby is opened while lookups go on, so that activating its keyset makes none of them wait.
         """
@@ -260,8 +260,8 @@ class Replicas:
         """Open and catch up the index of the active keyset before a fork, unless a fork would break it.
 
         A fork breaks connections to Milvus and object storage, torch's threads, and the use of a device. An index that
-        needs one of these is opened after the fork. Where snapshots are shared, so is one without a snapshot in the
-        index directory.
+        needs one of these is opened after the fork. So is one without a snapshot in the index directory, where servers
+        share snapshots.
         """
         with self.sessions() as session:
             keyset = keysets.active_head(session)
@@ -331,7 +331,7 @@ class Replicas:
             return rebuild_replica(session, keyset, self.settings, on_keys)
 
     def hand_on(self) -> None:
-        """Write the changes that a collection elsewhere lacks into it, unless another process is writing there.
+        """Write into the open Milvus collection the changes that it lacks, unless another process is writing there.
 
         It writes every few seconds at most, since each time leaves a deleted mark in the collection.
         """

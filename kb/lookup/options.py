@@ -24,8 +24,8 @@ NEAREST = 200  # facts that a search by meaning gives
 
 
 class FilterOptions(TypedDict, total=False):
-    """Choose which facts are found: with `accepted_only` no proposed ones, as wherever the active keyset or the corpus
-    of the fact demands that; and where `corpora` are named, only facts in their documents.
+    """Choose which facts are found. With `accepted_only` no proposed ones are; the active keyset or a fact's corpus may
+    demand the same. Where `corpora` are named, only facts in their documents are found.
     """
 
     accepted_only: bool

@@ -54,7 +54,7 @@ class Questions:
     def nearest_one(
         self, question: str, threshold: float | None, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Lookup]:
-        """Give the query of one question, and the lookup of its nearest fact, even where another contradicts that.
+        """Give the query of one question, and its lookup with k = 1 by score alone: no rule on contradictions applies.
 
         Raises what `ask` does.
         """

@@ -48,7 +48,7 @@ def rank_candidates(
 ) -> Ranking:
     """Rank the k best facts, each once, by its best key, best first; ties go to the older fact.
 
-    `added` has, by key id, what is added to the score of each key.
+    `added` gives for each key id the number that is added to the key's score.
     """
     scores = _scores(query_D[None], [rows])
     if added is not None:
@@ -139,7 +139,7 @@ Yields = Mapping[int, Collection[int]]  # by fact, those that are to answer in i
 
 
 def settle_ranking(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranking:
-    """Put into each of the first k places, of the facts that compete for it, the one that the rules prefer."""
+    """Reorder hits up to place k: of facts with about equal scores, one comes before those that yield to it."""
     if not yields:
         return ranking
     hits = list(ranking.hits)

@@ -111,7 +111,7 @@ class CollectionCandidates:
         return k + _SPARE
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
-        self._require()
+        self._require_not_lost()
         strong, settled = self.clock() < self._strong_until, self._settled
         near = self._tail.search(queries_BD, k)
         found = self.collection.search(queries_BD, k, strong=strong)
@@ -125,7 +125,7 @@ class CollectionCandidates:
         return self._tail.missing(ids)
 
     def put(self, ids: Ids, keys: Vectors) -> None:
-        self._require()
+        self._require_not_lost()
         if len(self._tail) + len(ids) > self.most_held:
             self.is_lost = True
             raise CandidatesUnavailable(
@@ -148,7 +148,7 @@ class CollectionCandidates:
 
     def advance(self, seq: int) -> None:
         """Note that everything up to change `seq` was put or removed here, and now and then read the newest mark."""
-        self._require()
+        self._require_not_lost()
         with self._changing:
             for changes in (self._added, self._removed):
                 changes.update((id_, seq) for id_, by in changes.items() if by is None)
@@ -164,7 +164,7 @@ class CollectionCandidates:
         return False
 
     def _apply_mark(self, mark: CollectionMark | None) -> None:
-        """Note this mark, and forget the changes that a mark seen `SETTLED_SECONDS` ago says are in the collection."""
+        """Note this mark; drop from memory the changes that the collection has by a mark seen `SETTLED_SECONDS` ago."""
         now = self.clock()
         with self._changing:
             if mark is not None and mark.fill == self.mark.fill:
@@ -192,7 +192,7 @@ class CollectionCandidates:
             self.collection.where, f"it was filled again, or reset from change {settled} to {mark.seq}"
         )
 
-    def _require(self) -> None:
+    def _require_not_lost(self) -> None:
         if self.is_lost:
             raise CandidatesUnavailable(
                 self.collection.where, "the connection was lost, and is being opened. Try again in a moment"
@@ -200,12 +200,12 @@ class CollectionCandidates:
 
 
 def collection_note(there: Collection) -> str:
-    """Give the text by which the database stores the address of a keyset's collection."""
+    """Give the text that the database stores as the fit of a keyset's collection: `milvus:NAME at ADDRESS`."""
     return f"milvus:{there.name} at {there.address.uri}"
 
 
 def address_of_note(fit: str) -> str | None:
-    """Read the address from a text of `collection_note`; None where an earlier version stored none."""
+    """Read the address of Milvus from a text of `collection_note`; None where an earlier program stored none."""
     return fit.partition(" at ")[2] or None
 
 
@@ -233,7 +233,7 @@ def merge_hits(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class CollectionWriter:
-    """Writes to the collection. The session's transaction has the turn; without its connection each method raises."""
+    """Writes to a collection while its session's transaction has the turn (a lock). Methods raise if that is lost."""
 
     session: Session
     there: Collection

@@ -110,7 +110,7 @@ class Replica:
     def candidates_of(
         self, corpora: tuple[str, ...], ask: Callable[[Callable[[psycopg.Connection], None]], None]
     ) -> CandidateSearch:
-        """Give the search among the keys of these corpora (none: all). `ask` lends a connection to read the keys.
+        """Give the search among the keys of these corpora (none: all). `ask` calls a function with a connection.
 
         A collection elsewhere proposes keys of all corpora. The SELECT that decides passes over the others.
         """

@@ -85,7 +85,7 @@ ORDER BY score DESC, id LIMIT %(limit)s
 
 
 class SentenceFound(NamedTuple):
-    """A sentence of a document, or a span of the question and value of a fact without one, with its BM25 score."""
+    """The place of a sentence, in a document or in question and value of a fact without one, with its BM25 score."""
 
     sentence_id: int
     document_id: int | None
@@ -97,7 +97,7 @@ class SentenceFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _SentenceStatistics:
-    """The number of sentences, their mean number of different words, and in how many each common word is."""
+    """The `number` of sentences, their `mean` number of different words, and in how many each `common` word is."""
 
     number: float
     mean: float

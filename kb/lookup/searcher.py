@@ -295,7 +295,7 @@ ROUNDING = 1e-4  # by more than this no two products of the same unit vectors di
 
 
 def contenders(scores_BF: Vectors, candidates_BF: Ids, k: int) -> Ids:
-    """Give the candidates [B, F], best first, with -1 in place of those that k others beat."""
+    """Give the candidates [B, F], which come best first, with -1 for each that is over `ROUNDING` below the k-th."""
     if candidates_BF.shape[1] <= k:
         return candidates_BF
     return np.where(scores_BF >= scores_BF[:, k - 1 : k] - ROUNDING, candidates_BF, -1)

@@ -35,7 +35,7 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExtent:
-    """Record what a snapshot covers: its kind of index, its number of keys, its last change."""
+    """The content of a snapshot: its kind of index (`spec`), its number of keys (`count`), its last change."""
 
     spec: str
     count: int
@@ -46,7 +46,7 @@ class SnapshotExtent:
         return cls(described.spec, described.count, described.applied_seq)
 
     def is_far_ahead(self, other: SnapshotExtent) -> bool:
-        """Say whether a process is better off with this snapshot than with the other one and the log."""
+        """Say whether fetching this snapshot takes less work than catching up from the other one by the log."""
         changes, keys = self.applied_seq - other.applied_seq, abs(self.count - other.count)
         is_larger = 10 * keys > max(self.count, other.count)
         return changes >= 0 and (changes >= FAR_AHEAD or is_larger or self.spec != other.spec)
@@ -485,7 +485,7 @@ def _take_turn(session: Session, keyset_id: int, must: bool) -> bool:
 
 
 def await_turns(session: Session) -> None:
-    """Wait until no process that began before a committed erasure still writes a shared snapshot."""
+    """Wait for each process that now writes a shared snapshot: it may have begun before an erasure."""
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):

@@ -24,7 +24,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """Record what a manifest says of the index in a file: width, spec, number of keys, and the file's digest."""
+    """The record that a manifest has of the index in a file: width, spec, number of keys, and the file's digest."""
 
     dim: int
     spec: str

@@ -166,7 +166,7 @@ _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A keyset's snapshot after catching up: why it is `refused` (or None), and how its ids differ from the keys'.
+    """The result of comparing a keyset's snapshot with its keys: why it is `refused` (or None), and the wrong ids.
 
     Where `is_elsewhere`, it is the keyset's collection. `twice` counts the surplus copies of keys in it.
     """
@@ -229,7 +229,7 @@ class Inspection:
         )
 
     def mendable(self) -> tuple[str, ...]:
-        """Describe each fault that changes no answer, in a sentence each."""
+        """Describe in a sentence each the faults that can be mended and change no answer."""
         return (
             *(
                 f"{s.description} of keyset {s.keyset_id} is refused: {s.refused}"

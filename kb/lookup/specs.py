@@ -45,7 +45,7 @@ class Spec:
 
 
 def parse_spec(spec: str) -> Spec | None:
-    """Give the parts of a spec; None where it is not known to remove keys correctly."""
+    """Give the parts of a spec; None for one with which Faiss is not known to remove keys correctly."""
     if (match := _SPEC.fullmatch(spec)) is None:
         return None
     is_opq, is_pq = (match["turned"] or "").startswith("OPQ"), match["pq"] is not None
@@ -61,23 +61,23 @@ def default_spec(num_keys: int, dim: int) -> str:
 
 
 def bits_spec(num_keys: int, dim: int) -> str:
-    """Give the spec with a bit for each number of a key."""
+    """Give the spec whose codes (RaBitQ) have one bit for each number of a key."""
     return f"RR{dim},IVF{default_nlist(num_keys)},RaBitQ"
 
 
 def bits_code_bytes(dim: int) -> int:
-    """Give the length of a code with a bit for each number: the bits, and two factors of the estimate."""
+    """Give the bytes of a code with one bit for each number: the bits, and two factors of the estimate."""
     return (dim + 7) // 8 + 8
 
 
 def paper_spec(num_keys: int, dim: int) -> str:
-    """Give the paper's spec, with a byte for each four numbers of a key."""
+    """Give the paper's spec, whose codes (PQ) have one byte for each four numbers of a key."""
     # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
     return coded_spec(num_keys, dim, dim // 4)
 
 
 def coded_spec(num_keys: int, dim: int, code_bytes: int) -> str:
-    """Give the spec with codes of so many bytes. From a hundred million keys on it has the paper's 65,536 lists."""
+    """Give the spec with PQ codes of so many bytes. From a hundred million keys on it has the paper's 65,536 lists."""
     lists = MOST_LISTS if num_keys >= PAPER_KEYS else default_nlist(num_keys)
     return f"OPQ{code_bytes}_{dim // code_bytes * code_bytes},IVF{lists},PQ{code_bytes}"
 

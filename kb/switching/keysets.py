@@ -205,8 +205,8 @@ class FillableKeysets(KnownKeysets):
     ) -> bool:
         """Give these facts the keys of the encoder's checkpoint that they lack, and say whether they have them now.
 
-        Nothing is done where they lack more than `most`. Where no keyset of the checkpoint is active or may be, all
-        facts count, since a rekey makes the keyset.
+        Nothing is done where they lack more than `most`. If the checkpoint has no active or ready keyset, a rekey of
+        all facts makes one, so all facts count towards `most`.
         """
         with self.store.sessions() as session:
             keyset_id = keysets.answering_keyset_of(session, encoder.checkpoint.checkpoint_id)

@@ -40,7 +40,7 @@ _TIE = 1e-6
 
 
 def noisy_keys(keys: IndexedKeys, size: int) -> Vectors:
-    """Make up to `size` queries of stored keys with a little noise, where facts have no questions."""
+    """Make up to `size` queries from stored keys by adding a little noise, for facts without questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
     near = keys.vectors_at(chosen)
@@ -82,7 +82,7 @@ def _kth_best(keys: IndexedKeys, queries_BD: Vectors, k: int) -> Vectors:
 
 
 def read_more_lists(candidates: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, goal: float) -> None:
-    """Make lookups read more lists of an index, if they find less than the share `goal` of these nearest keys."""
+    """Make lookups read more lists of an index, if they find less than the share `goal` of the nearest keys."""
     if not isinstance(candidates, FaissCandidates) or not candidates.index.lists:
         return
     index, nearest = candidates.index, NearestKeys(queries_BD)
@@ -112,7 +112,7 @@ def tombstones_passed_over(index: CandidateKeys, keys: IndexedKeys) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """For each question, the best score of a right key and of a wrong one, and the rank of the first right one."""
+    """For each question, the best score of a right and of a wrong key, and the rank (from 1) of the best right key."""
 
     genuine: Scores
     impostor: Scores
