@@ -186,13 +186,13 @@ class TrainConfig:
             raise ValueError(f"the weights of {self.init} have an architecture; leave that setting out")
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing; pass --set adapt=full")
-        self._positive("lora_rank", "lora_alpha", "lora_layers")
+        self._require_positive("lora_rank", "lora_alpha", "lora_layers")
         context = self.max_length if self.architecture is None else self.architecture.context
         if context < self.max_length:
             raise ValueError(f"max_length {self.max_length} exceeds the context; pass --max-length {context}")
 
     def _check_batches(self) -> None:
-        self._positive(
+        self._require_positive(
             "batch_documents", "batch_rows", "micro_documents", "micro_rows", "block", "mine_every",
             "forward_tokens",
         )  # fmt: skip
@@ -218,7 +218,7 @@ class TrainConfig:
     def _check_rates(self) -> None:
         positive = ("temperature", "learning_rate", "epsilon", "clip_norm")
         require_fields(self, "positive", lambda value: value > 0, *positive)
-        self._positive("steps")
+        self._require_positive("steps")
         require_fields(self, "within [0, 1]", lambda value: 0 <= value <= 1, "cooldown")
         require_fields(self, "within [0, 1)", lambda value: 0 <= value < 1, "beta1", "beta2")
         steps, peak = self.steps, self.learning_rate
@@ -228,7 +228,7 @@ class TrainConfig:
         least = ("warmup_steps", "weight_decay", "contrastive_weight", "save_seconds")
         require_fields(self, "0 or more", lambda value: value >= 0, *least)
 
-    def _positive(self, *names: str) -> None:
+    def _require_positive(self, *names: str) -> None:
         require_fields(self, "positive", lambda value: value >= 1, *names)
 
 
@@ -299,12 +299,12 @@ _RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords_of, "s
 
 
 def one_of_questions(question: str, rng: random.Random) -> str:
-    """Put the question in one of `QA_FORMS`, drawn at random."""
+    """Write the question as a prompt in one of the five forms `QA_FORMS`, drawn at random."""
     return rng.choice(QA_FORMS).format(question=question)
 
 
 def one_of_many(question: str, rng: random.Random) -> str:
-    """Put the question in one of the thirty forms of `many`: 40 % as a question, 20 % for each other kind of form."""
+    """Write the question as a prompt in one of thirty forms: 40 % as a question, 20 % for each other kind of form."""
     (kind,) = rng.choices(_KINDS, _SHARES)
     return _fill_form(rng.choice(kind), question) or rng.choice(_QUESTION_FORMS).format(question=question)
 
@@ -316,7 +316,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 
 
 def list_question_forms() -> Sequence[str]:
-    """List the thirty templates that `asking` "many" draws from."""
+    """List the thirty templates of prompts that `asking` "many" draws from, with ``{question}`` or the like in it."""
     return [form for kind in _KINDS for form in kind]
 
 
@@ -345,10 +345,10 @@ def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Conf
 
 def _parse_settings(kind: type, settings: Sequence[str]) -> dict[str, Any]:
     hints, values = get_type_hints(kind), {}
-    for name, text in map(_pair, settings):
+    for name, text in map(_split_setting, settings):
         if name not in hints:
             raise ValueError(f"there is no setting {name!r}; name one of {', '.join(sorted(hints))}")
-        values[name] = _value(name, hints[name], text)
+        values[name] = _parse_value(name, hints[name], text)
     return values
 
 
@@ -359,9 +359,9 @@ SUFFIX = ".toml"
 
 
 def read_config(kind: type[Config], file: Path, **given: Any) -> Config:
-    """Read a config of class `kind` from a TOML file. Raises ValueError, which names the file and the setting."""
+    """Read a config of class `kind` from a TOML file, over the fields `given`. Raises ValueError if it is invalid."""
     try:
-        return kind(**given | _parse_settings(kind, _as_settings(_toml(file))))
+        return kind(**given | _parse_settings(kind, _as_settings(_read_toml(file))))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
 
@@ -372,7 +372,7 @@ def read_training(file: Path) -> TrainConfig:
     The key ``extends`` names a preset that the file changes, ``method`` the method that the run is adapted to.
     """
     try:
-        record = _toml(file)
+        record = _read_toml(file)
         config = preset(record.pop("extends")) if "extends" in record else TrainConfig()
         if (method := record.pop("method", config.method)) != config.method:
             config = as_method(config, method)
@@ -381,7 +381,7 @@ def read_training(file: Path) -> TrainConfig:
         raise ValueError(f"{file}: {error}") from error
 
 
-def _toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -394,14 +394,14 @@ def _as_settings(record: Mapping[str, Any]) -> list[str]:
     return [f"{name}={text}" for name, text in texts.items()]
 
 
-def _pair(setting: str) -> tuple[str, str]:
+def _split_setting(setting: str) -> tuple[str, str]:
     name, equals, value = setting.partition("=")
     if not equals:
         raise ValueError(f"the setting {setting!r} is not NAME=VALUE; write it as in --set seed=7")
     return name.strip().replace("-", "_"), value.strip()
 
 
-def _value(name: str, hint: Any, text: str) -> Any:
+def _parse_value(name: str, hint: Any, text: str) -> Any:
     kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
     if NoneType in kinds and text == "none":
         return None
@@ -521,12 +521,12 @@ _TOFU = ("tofu", "tofu-standard")
 
 
 def names() -> tuple[str, ...]:
-    """List the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
+    """List the names of presets: the Co-LMLM runs, each for the other methods (``asker-360m``), and TOFU's."""
     return (*(_preset_name(run, method) for method in MARKUPS for run in _CO_LMLM), *_TOFU)
 
 
 def preset(name: str) -> TrainConfig:
-    """Give the run of the preset `name`, or of the file `name` (``NAME.toml``). Raises ValueError if there is none."""
+    """Give the config of the preset or of the file `name` (``NAME.toml``). Raises ValueError if there is none."""
     if name.endswith(SUFFIX):
         return read_training(Path(name).expanduser())
     if name in names() and (file := EXPERIMENTS / f"{name}{SUFFIX}").is_file():
@@ -539,7 +539,7 @@ def preset(name: str) -> TrainConfig:
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
-    """Give the run `config` for another method; one without keys of questions gets no contrastive loss.
+    """Give the config of the run for another method; a method without keys of questions gets no contrastive loss.
 
     A method without lookups gets no paraphrases, so its texts keep their own words.
     """
@@ -555,7 +555,7 @@ def as_method(config: TrainConfig, method: str) -> TrainConfig:
 
 
 def shorten_run(config: TrainConfig, steps: int) -> TrainConfig:
-    """Give the same run with another number of steps; warmup and cooldown are scaled if they would not fit."""
+    """Give the config of the same run with `steps` steps; warmup and cooldown are scaled if they would not fit."""
     share = steps / config.steps
     fixed = config.cooldown_steps
     if config.warmup_steps + (fixed or 0) <= steps:

@@ -23,7 +23,7 @@ from colmlm.model.training.task import add_up_tensor, gather_rows
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The unit vectors of pairs, at their facts and at their questions, and a number for each distinct question."""
+    """Pairs of a fact and its question: the unit vectors at both, and a number that equal questions share."""
 
     facts_ND: Tensor
     queries_ND: Tensor

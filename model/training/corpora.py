@@ -91,7 +91,7 @@ class Corpus:
         return sum(int(shard.starts[-1]) for shard in self.shards)
 
     def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
-        """Give the training record with the texts of all documents of the corpus, also of those that no step draws."""
+        """Give the training record with the digests of all its texts added, also of those that no step draws."""
         known = [shard.text_digests for shard in self.shards if shard.text_digests is not None]
         older = "shards of an older release" if len(known) < len(self.shards) else None
         return record.with_texts((row.tobytes() for digests in known for row in digests), older)
@@ -115,7 +115,7 @@ def merge_corpora(corpora: Sequence[Corpus]) -> Corpus:
 
 
 def data_hash(documents: Iterable[AnnotatedDocument]) -> str:
-    """Compute a SHA-256 over every document's title, text, spans and paraphrases, in order."""
+    """Compute the SHA-256, in hex, of every document's title, text, spans with questions, and paraphrases, in order."""
     digest = hashlib.sha256()
     for document in documents:
         if document.title:
@@ -189,7 +189,7 @@ def shard_of(
 
 
 def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
-    """Replace values by their spans' answers, in a random share `fraction` of the spans that have an answer.
+    """Give the document with answers in place of values, in a random share `fraction` of the spans with an answer.
 
     In decoding, values that were looked up differ from the text likewise. Offsets stay those of the text.
     """
@@ -346,7 +346,7 @@ class PieceStream:
 
 
 def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
-    """Order the numbers below `count` in shuffled blocks of neighbours, cut at another place for every tag.
+    """Order the numbers below `count` in shuffled blocks of `block` neighbours; `tag` seeds the cuts and the order.
 
     The shuffle sorts raw words of a PCG64, whose stream numpy keeps the same in all its versions.
     """
@@ -468,7 +468,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read ``shards.json``: settings (``made``), totals (``built``), shards' digests. Raises `TrainingRefused`."""
+    """Read ``shards.json``: settings (``made``), totals (``built``), digests. Raises `TrainingRefused` if unusable."""
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:

@@ -262,7 +262,7 @@ class MergedLinear(LoraLinear):  # type: ignore[misc]  # peft has no types
 
     @property
     def small(self) -> tuple[nn.Parameter, nn.Parameter, float]:
-        """Give the adapter's two matrices and the factor of their product."""
+        """Give the adapter's two small matrices, A and B, and the factor of their product."""
         (name,) = self.active_adapters
         return self.lora_A[name].weight, self.lora_B[name].weight, self.scaling[name]
 

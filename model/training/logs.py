@@ -24,7 +24,7 @@ class TrainingLog:
     def __init__(self, directory: Path, begin: int, *, tensorboard: bool | None = None) -> None:
         self.directory = directory
         self._board = _board(directory / BOARD, begin, tensorboard)
-        self._keep(begin)
+        self._drop_lines_after(begin)
         self._lines = (directory / LOSS_FILE).open("a", newline="")
         self._writer: csv.DictWriter[str] | None = None
 
@@ -50,7 +50,7 @@ class TrainingLog:
         if self._board is not None:
             self._board.close()
 
-    def _keep(self, begin: int) -> None:
+    def _drop_lines_after(self, begin: int) -> None:
         path = self.directory / LOSS_FILE
         if not path.is_file():
             return
@@ -66,7 +66,7 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> dict[str, list[float]]:
-    """Read the columns of a run's CSV log, by name."""
+    """Read the columns of a run's CSV log: the values of all steps by column name; empty if it has no lines."""
     with path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else {})}

@@ -83,7 +83,7 @@ class LoopConfig:
     tensorboard: bool | None = None
 
     def resume_identity(self) -> dict[str, str]:
-        """Give the settings that a resumed run must share, by name."""
+        """Give, by name, the settings that must be equal for a run to be resumed, as texts."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
         plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}

@@ -92,7 +92,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
     """
     torch.manual_seed(config.seed)
     if config.init == RANDOM:
-        return _random(config, cache)
+        return _from_random(config, cache)
     directory, known = locate_weights(config, cache)
     if known is None:
         return replace(_from_weights(config, directory, known), record=record_over(config.init))
@@ -170,7 +170,7 @@ def lora_config(config: TrainConfig, shape: Any, tokenizer: FactTokenizer) -> Lo
     )
 
 
-def _random(config: TrainConfig, cache: Path) -> Start:
+def _from_random(config: TrainConfig, cache: Path) -> Start:
     assert config.architecture is not None
     tokenizer = tokenizer_of(config, cache)
     model = LlamaForCausalLM(llama_config(config.architecture, tokenizer))
@@ -201,7 +201,7 @@ def _from_adapter(config: TrainConfig, base: Path, known: CheckpointConfig) -> S
     model = with_token_rows(model, tokenizer)
     same_vocabulary(str(base), model, tokenizer)
     if further:
-        _same_adapter(config, path, model.config.num_hidden_layers)
+        _require_same_adapter(config, path, model.config.num_hidden_layers)
         peft = with_adapter_from(model, path, trainable=True)
         return Start(_lm(peft, config), tokenizer, "adapter", known.base, digest)
     merged = with_adapter_from(model, path).merge_and_unload().requires_grad_(True)
@@ -228,7 +228,7 @@ def _require_continuable(config: TrainConfig, known: CheckpointConfig) -> None:
         )
 
 
-def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
+def _require_same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
     """Raise CheckpointError if the run's rank, alpha or layers differ from those of the adapter that it continues."""
     record = json.loads((path / "adapter_config.json").read_text())
     layers = record.get("layers_to_transform")
@@ -331,8 +331,8 @@ class GpuMemory:
 class TrainingPlan:
     """The memory and time that a run needs.
 
-    `memory` is by parallelism and checkpointing. `most_rows` is the number of documents of `max_length` whose forward
-    fits in a GPU: it bounds `micro_rows` (or `micro_documents`) and, times `max_length`, `forward_tokens`.
+    `memory` and `most_rows` are by kind of parallelism and of checkpointing. `most_rows` documents of `max_length`
+    fit in a GPU's forward: it bounds `micro_rows` (or `micro_documents`) and, times `max_length`, `forward_tokens`.
     """
 
     parameters: Parameters
@@ -359,7 +359,7 @@ def plan_run(
     mfu: float = 0.35,
     ratios: QuestionRatio | None = None,
 ) -> TrainingPlan:
-    """Estimate memory and time of a run on `gpus` GPUs of kind `gpu`, without building a large model or its weights."""
+    """Estimate memory and time on `gpus` GPUs of kind `gpu` at the share `mfu` of their peak. No weights are made."""
     ratios = ratios or QuestionRatio.of_preset(config)
     shape, tokenizer = _shape_and_tokenizer(config, cache)
     parameters = count_parameters(config, shape, tokenizer)

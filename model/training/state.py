@@ -42,7 +42,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def whole_weights(module: nn.Module) -> dict[str, Tensor]:
     """Gather all trainable weights on the CPU of the first process; empty in the others. All processes must call it."""
-    whole = {name: _whole(p.detach()) for name, p in trainable(module).items()}
+    whole = {name: _gather_whole(p.detach()) for name, p in trainable(module).items()}
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 
@@ -62,7 +62,7 @@ def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
     """Gather the optimiser's state of each trainable weight, as `whole_weights` does the weights."""
     moments = {}
     for name, parameter in trainable(module).items():
-        kept = {key: _whole(value) for key, value in optimizer.state.get(parameter, {}).items()}
+        kept = {key: _gather_whole(value) for key, value in optimizer.state.get(parameter, {}).items()}
         moments[name] = {key: value for key, value in kept.items() if value is not None}
     return {name: kept for name, kept in moments.items() if kept}
 
@@ -161,7 +161,7 @@ def read_state(directory: Path) -> dict[str, Any] | None:
     return state
 
 
-def _whole(tensor: Any) -> Tensor | None:
+def _gather_whole(tensor: Any) -> Tensor | None:
     """Gather the tensor on the CPU in the first process; give None in the others."""
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
@@ -239,7 +239,7 @@ def restore_all(state: Mapping[str, Tensor]) -> None:
 
 
 def release_adapter(run: Path, target: Path) -> CheckpointConfig:
-    """Write the adapter of a run as a checkpoint of at most 16 MB: weights, training record, config and loss log."""
+    """Write a run's adapter to `target` as a checkpoint of at most 16 MB, with training record and loss log."""
     config = CheckpointConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(

@@ -32,7 +32,7 @@ Keys = Callable[[Sequence[EncodedText]], list[NDArray[np.float32]]]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A positive pair: a fact's key position in one sequence and its query position in another."""
+    """A positive pair: the positions, in two sequences, at which the vectors of a fact and of its question are read."""
 
     fact_sequence: int
     fact_position: int
@@ -148,11 +148,11 @@ class Steps:
 
     @property
     def sha256(self) -> str:
-        """Give the digest of all corpora together."""
+        """Give the SHA-256, in hex, of the data of all corpora together."""
         return self.corpora[-1].sha256
 
     def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
-        """Give the training record with the texts of all corpora."""
+        """Give the training record with the digests of all texts of all corpora added."""
         return self.corpora[-1].add_to_record(record)
 
     @property
@@ -161,7 +161,7 @@ class Steps:
 
     def epochs(self, steps: int) -> float:
         """Compute the epochs of the mix's first corpus in `steps` steps, not counting those of a cooldown mix."""
-        return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
+        return min(steps, self._phase_end(0)) / self._phases[0].streams[0][1].per_epoch
 
     def most_per_forward(self, count: int) -> int | None:
         """Give how many of a step's `count` documents one micro-batch may take at most; None: all."""
@@ -272,7 +272,7 @@ class Steps:
         encoded, facts = shard.encoded_piece(place.document, place.start, place.end)
         return MinedDocument.of(encoded, [shard.question(fact) for fact in facts])
 
-    def _ends(self, phase: int) -> int:
+    def _phase_end(self, phase: int) -> int:
         return self._phases[phase + 1].begin if phase + 1 < len(self._phases) else self.config.steps
 
 
@@ -343,7 +343,7 @@ def regroup_by_confusion(
     asked = [question.ids for i in with_facts for question in mined[i].questions]
     near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
     ends = np.cumsum([len(step) for step in steps]).tolist()
-    order = _together(ends, near, count)
+    order = _order_by_nearness(ends, near, count)
     return list(np.split(np.concatenate(steps)[order], ends[:-1]))
 
 
@@ -374,7 +374,7 @@ def _nearest(
     return {owner: sorted(others, key=lambda o: (-others[o], o)) for owner, others in found.items()}
 
 
-def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
+def _order_by_nearness(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
     """Order documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
     placed: dict[int, None] = {}
     for document in range(ends[-1]):

@@ -113,7 +113,7 @@ def _gather(tensor: Tensor, place: ProcessRank) -> list[Tensor]:
 
 
 def accumulation(batch: int, micro: int | None, world: int) -> int:
-    """Compute how many micro-batches each of `world` processes takes a step.
+    """Compute how many micro-batches each of `world` processes takes in a step.
 
     The number is such that a batch holds `batch` items on any hardware (appendix A, Compute). `micro` is the maximum
     size of a micro-batch; None: no maximum.

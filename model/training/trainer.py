@@ -226,7 +226,7 @@ class _FirstPass:
 
 
 class Trainer(Task[JointBatch]):
-    """One run: build it, then iterate over `run()`, which yields the metrics of each step.
+    """One training run: build it, then iterate over `run()`, which trains and yields the metrics of each step.
 
     `data` are documents, or a function that makes corpora with the run's tokenizer. `tell` is called with messages on
     the size of the run's steps.

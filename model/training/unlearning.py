@@ -43,9 +43,9 @@ _PAIRS = "questions and answers of unlearning, whose documents are not named"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UnlearnConfig:
-    """One unlearning run: `epochs` passes over the answers to forget. A step takes `batch` of them and as many to keep.
+    """The settings of an unlearning run, which trains weights until they lose the answers to forget, and keep others.
 
-    The rate warms up over the first epoch and falls linearly from there, as is usual on TOFU.
+    Each of `epochs` passes takes all answers to forget, `batch` a step. The rate rises in the first and then falls.
     """
 
     objective: str = NPO
@@ -209,7 +209,7 @@ class Unlearning(Task[Batch]):
 
     def loss(self, micro_batch: Batch, context: StepContext) -> tuple[Tensor, Mapping[str, float | Tensor]]:
         forget_B = context.module(micro_batch.forget)
-        total = self._forgetting(micro_batch.forget, forget_B).sum() / context.total
+        total = self._forget_terms(micro_batch.forget, forget_B).sum() / context.total
         parts: dict[str, float | Tensor] = {
             "forget": (forget_B / _scored_counts(micro_batch.forget, forget_B)).detach().sum() / context.total
         }
@@ -252,7 +252,7 @@ class Unlearning(Task[Batch]):
         random.Random(f"{self.config.seed}/epoch {epoch}").shuffle(order)
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
-    def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
+    def _forget_terms(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
         """Compute [B]: the term of each answer to forget in the loss of the run's objective."""
         if self.config.objective != NPO:
             return -losses_B / _scored_counts(answers, losses_B)
