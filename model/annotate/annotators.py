@@ -48,13 +48,13 @@ class TaggedText:
     wholes: Wholes
 
     def spans(self, threshold: float) -> list[Span]:
-        """Give the text's fact spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
+        """Give the fact spans at a `threshold` in (0, 1) (`best_tags`): sorted, disjoint, completed to wholes."""
         tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
         return whole_spans(self.text, tagged, self.wholes)
 
 
 class SpanAnnotator:
-    """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward (None: what suits the device)."""
+    """A finder of facts. `batch_tokens` bounds the padded tokens of a forward (None: what suits the device)."""
 
     def __init__(
         self, loaded: LoadedAnnotator, *, threshold: float | None = None, batch_tokens: int | None = None
@@ -75,7 +75,7 @@ class SpanAnnotator:
     ) -> Self:
         """Load an annotator's directory. `cache` holds base models; `threshold` overrides the annotator's own.
 
-        Raises `CheckpointError` and `BaseNotFound`.
+        Raises `CheckpointError` if the directory is not usable, and `BaseNotFound` if its base is missing.
         """
         return cls(load_annotator(path, SPANS, cache or Path(), precision=precision), threshold=threshold)
 
@@ -149,7 +149,7 @@ class _QuestionRow:
 
 
 class QuestionGenerator:
-    """Write questions, greedily. `batch_tokens` bounds the tokens of a cache (None: as many as suit the device)."""
+    """A greedy writer of questions. `batch_tokens` bounds the tokens of a cache (None: as many as suit the device)."""
 
     def __init__(self, loaded: LoadedAnnotator, *, batch_tokens: int | None = None) -> None:
         reading = loaded.config.reading
@@ -172,7 +172,7 @@ class QuestionGenerator:
     def load(
         cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int | None = None
     ) -> Self:
-        """Load an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
+        """Load an annotator's directory; `cache` holds base models. Raises what `SpanAnnotator.load` raises."""
         return cls(load_annotator(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
 
     def questions(
@@ -185,10 +185,9 @@ class QuestionGenerator:
     def annotate(
         self, passages: Sequence[SpannedText], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
-        """Write the questions of several documents, decoded together.
+        """Write a question for each span of several documents, decoded together; None where the model wrote none.
 
         Without `share_prefix` each span's part of the document is read again, to measure what sharing the prefix gains.
-        A span is given None if the model did not write a question for it.
         """
         found: list[list[GeneratedQuestion | None]] = [[None] * len(p.spans) for p in passages]
         read = [(i, prefix) for i, p in enumerate(passages) for prefix in self._prefixes(p, share_prefix)]
@@ -362,7 +361,7 @@ _WRITTEN = re.compile(r"\s*(?P<question>[^\n]*\S)[^\S\n]*\nAnswer:[^\S\n]*(?P<an
 
 @dataclass(frozen=True, slots=True)
 class GeneratedQuestion:
-    """A question that a span answers, and the answer in the form of a snippet."""
+    """A question that a span answers, and its answer in few words, which may differ from the span's text."""
 
     question: str
     answer: str
@@ -370,9 +369,9 @@ class GeneratedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class MarkedDocument:
-    """A document's tokens: the lead of every window of it, its text with the spans marked, and each span's stop.
+    """A document's tokens: `lead`, which begins each window of it, and `ids`, its text with the spans marked.
 
-    `stops[i]` counts the tokens of `ids` that span i may see.
+    `stops[i]` counts the tokens of `ids` that span i may see, to about the end of its sentence (`sentence_stops`).
     """
 
     lead: list[int]

@@ -101,7 +101,7 @@ def words_of_text(text: str) -> Iterator[Word]:
 
 
 def telling_words(text: str) -> frozenset[str]:
-    """Give the keys of the words of a text that are not ordinary."""
+    """Give the `Word.key` of each word of a text that is not in the list `ORDINARY`."""
     return frozenset(word.key for word in words_of_text(text) if not word.is_ordinary)
 
 
@@ -185,17 +185,17 @@ class RejectedAnnotation:
 
 @dataclass(frozen=True, slots=True)
 class ReviewedDocument:
-    """A document with the acceptable part of its annotation, and the rejected parts."""
+    """A document with the part of its annotation that passed the checks, and the parts that did not."""
 
     document: AnnotatedDocument
     rejected: tuple[RejectedAnnotation, ...] = ()
 
 
 class Review:
-    """The review of a document whose spans are sorted and do not overlap, in two parts.
+    """The checks of one document's annotation, in two parts; its spans are sorted and do not overlap.
 
-    `asked` are the spans with a question in which no rule finds a fault. A verifier may check those of many documents
-    at once; `finish` takes the faults that it finds.
+    The rules run at once: `asked` are the spans whose question passed them. A verifier may then check those of many
+    documents together; `finish` takes the faults that it finds.
     """
 
     def __init__(self, document: AnnotatedDocument) -> None:
@@ -341,7 +341,7 @@ class DocumentWords:
         return _clause_fault(span, answer) or _left_out_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
-        """Apply the sentence-boundary test to a span's question; None if it passes."""
+        """Give a fault if the question has a word from after the span's sentence, or a name or number that is new."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):
             first = self._first.get(word.key, inf)

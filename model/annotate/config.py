@@ -171,8 +171,8 @@ class ReaderConfig(TunerConfig):
     time with another window, and perhaps in another form. `none` is the share of the examples whose passage does not
     hold the answer: a share `neighbours` of them are from the same document, the others among the `nearest` windows of
     other documents by their words. `keywords` and `statements` are the shares of these forms of asking, `untitled` that
-    of passages without title. `first` names a reader, released in the same folder, that reads before this one and
-    leaves it the `read_on` passages with its best scores.
+    of passages without title. `first` names a reader in the same folder that reads before this one and leaves it the
+    `read_on` passages with its best scores.
     """
 
     freeze_embeddings: bool = True

@@ -57,19 +57,19 @@ class QuestionAndAnswer(Protocol):
 
 
 class SpanFinder(Protocol):
-    """Find the fact spans of texts as offsets in code points, sorted and without overlap."""
+    """Whatever finds the fact spans of texts as offsets in code points, sorted and without overlap."""
 
     def spans(self, texts: Sequence[str]) -> Sequence[Sequence[Offsets]]: ...
 
 
 class QuestionWriter(Protocol):
-    """Write a question and an answer for each span of each text, or None (`model.annotate.annotators`)."""
+    """Whatever writes a question and an answer for each span of each text, or None (`model.annotate.annotators`)."""
 
     def annotate(self, passages: Sequence[SpannedText]) -> Sequence[Sequence[QuestionAndAnswer | None]]: ...
 
 
 class QuestionVerifier(Protocol):
-    """Give for each span of documents a fault if its question leads elsewhere, or None (`model.reader.reader`)."""
+    """Whatever gives for each span a fault if its question leads to another place, or None (`model.reader.reader`)."""
 
     def verify(
         self, asked: Sequence[tuple[AnnotatedDocument, Sequence[FactSpan]]]
@@ -78,7 +78,7 @@ class QuestionVerifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """Annotate documents; without a question generator their facts have no questions.
+    """Both annotators as one that annotates documents; without a question generator their facts have no questions.
 
     Every question goes through `model.annotate.checks.Review`, and where there is a `verifier` must lead it back to its
     span. `drop_unquestioned` drops the facts whose question was rejected or not written; without it they stay, and are
@@ -226,7 +226,7 @@ class Results:
                 os.fsync(file.fileno())
 
     def _whole_lines(self) -> Iterator[tuple[str, str]]:
-        """Yield each document's id and its text's digest; what follows the last line end is cut off."""
+        """Yield each document's id and its text's digest; at last cut off the file what follows its last line end."""
         self._file.seek(0)
         reached = 0
         for number, line in enumerate(self._file, start=1):
@@ -412,7 +412,7 @@ def _repair_words(fault: Fault) -> str:
 
 @dataclass(slots=True)
 class SeedRun:
-    """Annotate many documents, `concurrency` conversations at a time, and keep each as soon as it is done."""
+    """A run in which a large model annotates documents, `concurrency` at a time; each is kept once it is done."""
 
     chat: Chat
     results: Results

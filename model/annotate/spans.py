@@ -36,7 +36,7 @@ class SpannedText:
 
 
 def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
-    """Give each word's BIO tag by the spans that cover it; both sequences are sorted and do not overlap.
+    """Give each word's tag (`OUTSIDE`, `BEGIN`, `INSIDE`) by the spans that cover it; both are sorted, without overlap.
 
     A word that a span covers in part belongs to that span; a word that two spans share belongs to the first.
     """
@@ -233,8 +233,8 @@ class Wholes:
     def __init__(self, text: str) -> None:
         quotations = list(_quotations(text))
         self.spans = _unite_spans([*_words(text), *_numbers(text), *_names(text), *quotations])
-        self._starts, self._ends = _columns(self.spans)
-        self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
+        self._starts, self._ends = _starts_and_ends(self.spans)
+        self._openings, self._closings = _starts_and_ends([(start - 1, end + 1) for start, end in quotations])
 
     def span_with_wholes(self, start: int, end: int) -> Span:
         """Widen a span to hold every whole that it cuts, and both quotation marks where it has one."""
@@ -267,7 +267,7 @@ class Wholes:
         return start, end
 
 
-def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+def _starts_and_ends(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     return [start for start, _ in spans], [end for _, end in spans]
 
 

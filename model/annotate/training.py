@@ -450,7 +450,7 @@ DEFAULT_THRESHOLD = 0.5
 
 
 class SpanTask(TunerTask[TaggedWindow]):
-    """Train the fact-span annotator (section 3.3, appendix A.2)."""
+    """The task of training the fact-span annotator (section 3.3, appendix A.2)."""
 
     role = SPANS
     config: SpanConfig
@@ -482,7 +482,7 @@ class SpanTask(TunerTask[TaggedWindow]):
 
 
 class QuestionTask(TunerTask[QuestionSequence]):
-    """Train the question generator (section 3.3, appendix A.2)."""
+    """The task of training the question generator (section 3.3, appendix A.2)."""
 
     role = QUESTIONS
     prefix = "model."

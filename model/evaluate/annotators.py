@@ -85,7 +85,7 @@ def round_trip(
     questions: Questions,
     keys_KD: NDArray[np.float32],
 ) -> Recall:
-    """Measure how often a written question finds its own fact among the facts of all documents (keys `keys_KD`)."""
+    """Measure how often the generated questions, by document, find their own fact among all (keys `keys_KD`)."""
     written = [question for asked in questions for question in asked]
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
@@ -97,7 +97,7 @@ def round_trip(
 class PrefixGain:
     """The time saved by reading a document once for all its spans: seconds with and without, on the same documents.
 
-    `same` is the share of spans whose question is the same either way.
+    `gain` is the ratio of separate to shared seconds; `same` is the share of spans with the same question either way.
     """
 
     spans: int

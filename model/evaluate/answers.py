@@ -73,7 +73,7 @@ class Output(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScoredOutput:
-    """One question's output and its scores. `lookups` counts hits, no matches and abstentions."""
+    """One question's output and its scores. `lookups` is the number of lookups with any outcome."""
 
     question_id: str
     question: str
@@ -111,7 +111,7 @@ def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
 
 
 def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> ScoredOutput:
-    """Score one output; `opening` gives its first tokens, in which a statement must be completed."""
+    """Score one output; for a statement the answer must be in the part of it that `opening` gives, its first tokens."""
     looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
     hits = [s for s in splices if s.outcome == "hit"]
@@ -196,7 +196,7 @@ class Summary:
 
 
 def summarise(rows: Sequence[ScoredOutput], with_fact: Sequence[str], seed: int = 0) -> Summary:
-    """Compute the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
+    """Compute the summary of all rows; `with_fact` are the ids of questions whose fact the knowledge base has."""
     known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
     finishes = [row.finish for row in rows]
     return Summary(
@@ -321,7 +321,7 @@ def read_question_set(path: Path) -> list[AskedQuestion]:
 
 
 def digest(path: Path) -> str:
-    """Compute the SHA-256 of a question set's files, in order."""
+    """Compute the SHA-256, in hex, of a question set's files, in order."""
     return sha256(b"".join(sha256(file.read_bytes()).digest() for file in _files(path))).hexdigest()
 
 

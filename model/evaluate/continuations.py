@@ -47,7 +47,7 @@ Stretch = Callable[[int, str], int]
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """The log-probability of a continuation, and whether greedy decoding gives it."""
+    """The log-probability of a continuation in nats, and whether greedy decoding gives it."""
 
     logprob: float
     is_greedy: bool
@@ -72,7 +72,7 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
 
 
 class WithLookups:
-    """Score continuations as decoding with lookups would give them, one after the other."""
+    """A scorer of continuations as decoding with lookups would give them, one after the other."""
 
     def __init__(self, checkpoint: Checkpoint, lookup: LookupPort, *, threshold: float | None = None) -> None:
         markup = checkpoint.tokenizer.markup
@@ -184,7 +184,7 @@ class _Odds:
 
 
 class _Walk:
-    """Walk over a continuation up to the first lookup that gives its tokens with a higher probability, or to the end.
+    """A walk over a continuation to the first lookup that gives its tokens with a higher probability, or to the end.
 
     Then `at` is the place at which that lookup opens and `taken` the number of tokens it gives; 0 at the end.
     """

@@ -102,7 +102,7 @@ class Opinion(Generic[T]):
 
 
 class Judge(Protocol):
-    """A judge. `comparable` says whether its scores are at least of the same kind as the published ones."""
+    """A judge of answers and claims. `comparable` says whether its scores may be compared with published ones."""
 
     comparable: bool
     name: str
@@ -177,7 +177,7 @@ class ChatJudge:
 
 
 def rubric() -> str:
-    """Compute a digest of the judge's three prompts; verdicts under other prompts belong to another run."""
+    """Compute a digest (16 hex digits) of the judge's three prompts; verdicts under others belong to another run."""
     return sha256("\n".join((GRADE, SPLIT, CHECK)).encode()).hexdigest()[:16]
 
 
@@ -316,7 +316,7 @@ _TELLING = re.compile(r"[A-Z][\w'’-]*|\d[\d,.]*\d|\d")
 
 
 class LocalJudge:
-    """Accept an answer with a gold answer among its first words, ignoring case, accents, articles and punctuation.
+    """A judge by words alone: an answer with a gold answer among its first words is right (see `normalise_words`).
 
     A claim is a sentence, and is supported if the passages hold all its numbers and names; one without any is not
     judged.

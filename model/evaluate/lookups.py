@@ -47,7 +47,7 @@ class Margins:
     others: Floats
 
     def site_rate(self, bias: float) -> float:
-        """Give the share of the texts' lookups that the model makes with this bias; NaN without lookups."""
+        """Give the share of the texts' lookups that are made if `bias` raises the opening logit; NaN without any."""
         return float(np.mean(self.sites < bias)) if len(self.sites) else math.nan
 
     def false_per_100(self, bias: float) -> float:
@@ -302,7 +302,7 @@ def _spread_evenly(items: Sequence[QuestionWithValue], count: int) -> list[Quest
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A gold lookup as one method reads it: the ids before its opening token, and those of its gold query."""
+    """A lookup marked in a text: the token ids before its opening token, and those of its query if that is in words."""
 
     prefix: tuple[int, ...]
     query: tuple[int, ...]
@@ -320,10 +320,10 @@ class FormedQuery:
 
 @dataclass(slots=True)
 class QueryMaker:
-    """Make queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
+    """A maker of queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
 
-    With `gold` the gold query is written instead of the model's own: the same forwards, with a meaningful length even
-    if the model was not trained to ask.
+    With `gold` the query marked in the text is written instead of the model's own: the same forwards, with a meaningful
+    length even if the model was not trained to ask.
     """
 
     checkpoint: Checkpoint

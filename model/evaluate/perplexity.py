@@ -51,7 +51,7 @@ _DONE = object()
 
 @dataclass(frozen=True, slots=True)
 class NearestValue:
-    """Find the value of a query's nearest fact, if its score reaches `threshold` (None: the base's own)."""
+    """A lookup of the value of a query's nearest fact, if its score reaches `threshold` (None: the base's own)."""
 
     lookups: LookupPort
     checkpoint_id: str
@@ -99,10 +99,10 @@ Course = Iterator[None]  # queues tokens of a reader, and yields when they are t
 
 
 class SequenceReader:
-    """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
+    """A sequence that the model reads, in as few passes as its lookups allow, and the losses of its tokens.
 
-    A reader that is `after` another continues the sequence that the other has read. `markup_loss` is the part of the
-    `SAID` losses that is due to the probability of markup tokens.
+    One that is `after` another continues the sequence that the other has read. `markup_loss` is the part of the losses
+    of scored tokens (`SAID`) that is due to the probability of markup tokens.
     """
 
     def __init__(
@@ -176,13 +176,13 @@ class SequenceReader:
         self.took_back = False
         targets_N = torch.tensor([queued[row][0] for row in rows], device=logits_NV.device)
         losses_N = cross_entropy(logits_NV, targets_N, reduction="none")
-        for row, loss, markup in zip(rows, losses_N.tolist(), self._of_markup(logits_NV), strict=True):
+        for row, loss, markup in zip(rows, losses_N.tolist(), self._markup_losses(logits_NV), strict=True):
             kind = queued[row][1]
             self.losses[kind] += loss
             self.counts[kind] += 1
             self.markup_loss += markup if kind == SAID else 0.0
 
-    def _of_markup(self, logits_NV: Tensor) -> list[float]:
+    def _markup_losses(self, logits_NV: Tensor) -> list[float]:
         """Give for each row by how many nats a token of text would be likelier if no markup could follow."""
         text_NV = logits_NV.clone()
         self.tokenizer.forbid_markup(text_NV)
@@ -401,7 +401,7 @@ def dynamic_readings(
 
 @dataclass(slots=True)
 class _Splices:
-    """Encode the values that were found; count the lookups with a match, and those that found exactly the span."""
+    """A splice of encoded values; it counts the lookups with a match, and those that found exactly the span."""
 
     tokenizer: FactTokenizer
     matched: int = 0
@@ -461,7 +461,7 @@ Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: los
 
 @dataclass(slots=True)
 class DocumentSums:
-    """The tallies of each document: by reading, by further index, and by baseline (over all tokens, over the same)."""
+    """Each document's tallies by way of reading, by index, and by baseline (`beside`: of all tokens, of the same)."""
 
     static: list[TextTally]
     own_spans: list[TextTally]

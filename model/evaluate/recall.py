@@ -141,7 +141,7 @@ Table = dict[str, dict[str, Recall]]
 
 @dataclass(frozen=True, slots=True)
 class AskedFacts:
-    """Facts with their places, and the questions that are asked; `target_Q` are the rows of these questions' facts."""
+    """Facts, their places (document, start, end), and the questions asked; `target_Q` are the rows of their facts."""
 
     places: list[Place]
     values: list[str]

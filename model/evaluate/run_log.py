@@ -73,7 +73,7 @@ Interval = tuple[float, float]
 def bootstrap(
     measure: Callable[[Draw], Mapping[str, float]], *, resamples: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
-    """Compute the 95 % interval of every number that `measure` returns.
+    """Compute the 95 % interval, as lower and upper end, of every number that `measure` returns, by its name.
 
     `measure` is called once per resample, with a function that draws rows with replacement from a count of them.
     """

@@ -88,7 +88,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The scores of one table: three numbers between 0 and 1, and the number of its examples."""
+    """The mean scores of a table's examples, in [0, 1], and their number; `truth_ratio` is a score made of it."""
 
     probability: float
     rouge: float
@@ -116,7 +116,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TofuLog:
-    """The four tables of one model's evaluation."""
+    """The four tables of one model's evaluation: three that it should still know, and `forget`, which it should not."""
 
     retain: Examples
     real_authors: Examples
@@ -431,7 +431,7 @@ def _table_metrics(name: str, table: Table) -> Metrics:
     found = {f"{name}_Q_A_Prob": right, f"{name}_Q_A_PERT_Prob": wrong, f"{name}_Q_A_ROUGE": _rouge(table)}
     stated = _answers(table.get("avg_paraphrased_loss") or table["avg_gt_loss"])
     if name in ("ra", "wf"):  # `stated` is the answer itself, which some logs have under both names
-        found[f"{name}_Q_A_Prob_normalised"] = _among(right, wrong)
+        found[f"{name}_Q_A_Prob_normalised"] = _choice_metric(right, wrong)
     else:
         found[f"{name}_Q_A_PARA_Prob"] = stated
     ratio_name = FORGET_RATIO if name == "forget" else f"{name}_Truth_Ratio"
@@ -447,7 +447,7 @@ def _answers(losses: Mapping[str, Any]) -> Metrics:
     return _metric([float(np.mean(one["prob"])) for one in values.values()], values)
 
 
-def _among(right: Metrics, wrong: Metrics) -> Metrics:
+def _choice_metric(right: Metrics, wrong: Metrics) -> Metrics:
     """Make the metric of the right answer's probability among all answers of its example."""
     values = {}
     for row, one in right["value_by_index"].items():
