@@ -210,7 +210,7 @@ def in_thread(
     *,
     scoped: CorpusLimit | None = None,
 ) -> dict[str, Any]:
-    """Give the options of a route whose handler runs in a thread: what it needs, and the problems it may answer."""
+    """Give the keyword arguments of a route decorator for a handler in a thread, with `needs` and error responses."""
     opt = needs(right, limiter, scoped) | (extra or {})
     return {"opt": opt, "responses": PROBLEMS, "sync_to_thread": True}
 

@@ -67,7 +67,7 @@ _PARTING = {"connection": "close"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHooks:
-    """The functions around every request, which answer refusals, measure and note requests, and the server's drain.
+    """Callbacks for each request: `refuse` makes the response to an error, `measure` wraps it, `note` logs it.
 
     `find_route` may give a request another path before it is routed.
     """
@@ -285,7 +285,7 @@ def _drop_body(send: Send) -> Send:
 
 
 def allow_head(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add HEAD to the allowed methods where GET is one, since no route names it."""
+    """Give the response headers, with HEAD added to an `Allow` header that has GET, since no route names HEAD."""
     return [
         (name, value + b", HEAD" if name.lower() == _ALLOW and b"GET" in value.split(b", ") else value)
         for name, value in headers

@@ -130,7 +130,7 @@ class _RecordingSend:
 
 
 def _may_edit(token: Any, scope: HTTPScope) -> bool:
-    """Tell whether the token has the right that the route needs. Without it no key is claimed."""
+    """Tell whether the token has the right that the route needs. Without it no idempotency key is claimed."""
     return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 

@@ -261,7 +261,7 @@ class Tuning:
 
     A stream that waits queries the database every `poll_seconds`, sends a comment after `idle_seconds` of silence, and
     ends after `longest_seconds`. Probes get a result that is up to `readiness_seconds` old, of a check that takes at
-    most `look_seconds`. An edit keys at most `keyed_at_once` facts at once; more is left to a rekey. A request searches
+    most `look_seconds`. An edit keys at most `keyed_at_once` facts at once; more is left to a job. A request searches
     files of at most `most_scanned` bytes. `clock` gives seconds, by which rate limits are kept.
     """
 
@@ -375,7 +375,7 @@ class RateLimits:
         self._taking = threading.Lock()
 
     def check(self, token: TokenRecord) -> None:
-        """Count a request of this token. Raise `TooManyRequests`."""
+        """Take a permit for a request of this token. Raise `TooManyRequests` where it has none left."""
         per_minute = token.rate_limit or self._default
         if per_minute is None:
             return

@@ -352,7 +352,7 @@ class SignOn:
         return _with_query(endpoint, asked), attempt
 
     def finish(self, server: str, attempt: SignOnAttempt, said: Mapping[str, str], before: str | None) -> str:
-        """Trade the code that the provider sent a browser back with for a session, and give the session's secret.
+        """Check the query `said` of the provider's redirect, begin a session in place of `before`, and give its secret.
 
         Raises `IdentityRefused`, `RoleUnmapped`, `SignOnRepeated`, `SignOnEnded` and `ProviderUnavailable`.
         """
@@ -505,7 +505,7 @@ def _require_client(claims: Mapping[str, Any], client: str) -> None:
 
 
 def _find_claim(claims: Mapping[str, Any], name: str) -> object:
-    """Give the value of a claim, or of one within objects that dots lead into; None where it is not there."""
+    """Give the value of the claim `name`, or of a nested one such as "realm.groups"; None where it is not there."""
     if name in claims:
         return claims[name]
     found: object = claims

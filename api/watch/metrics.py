@@ -141,7 +141,7 @@ def outcome_of(lookup: Lookup) -> str:
 
 
 class StandingGauges(Collector):
-    """Gauges of the knowledge base's state. If the database does not answer, they say only that."""
+    """Gauges of the knowledge base's state. Without the database, it gives `database_up`, connections and worker."""
 
     def __init__(
         self,

@@ -250,7 +250,7 @@ class Readiness:
         return ("model",) if self.models.refused else ()
 
     async def _run_check(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Run the check. On a timeout the database counts as missing, since it may hang with its connections open."""
+        """Give the names of the missing and the degraded parts. On a timeout the database is missing: it may hang."""
         try:
             looking = self.limiters.run(Limiter.probes, self._check_parts)
             return await asyncio.wait_for(looking, self.look_seconds)

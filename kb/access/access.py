@@ -46,7 +46,7 @@ MAX_KEPT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """The answer to a named request. Where `body` is None, the body is not stored."""
+    """The stored response to a request with an idempotency key. `body` is None where it is not stored."""
 
     status: int
     media_type: str
@@ -54,7 +54,7 @@ class KeptAnswer:
 
 
 def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-    """Claim a named request: give the claim to carry `request` out, or the answer it got before.
+    """Claim the idempotency key `name`: give the claim to carry `request` out, or the response that it got before.
 
     The caller commits the claim before carrying the request out.
 
@@ -74,10 +74,10 @@ def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> C
         raise refusals.request_under_way()
     if not hmac.compare_digest(found.request_sha256, digest):
         raise refusals.request_differs()
-    return _again(session, found, token)
+    return _claim_again(session, found, token)
 
 
-def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptAnswer:
+def _claim_again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptAnswer:
     if found.status is not None and found.body is not None:
         return KeptAnswer(found.status, found.media_type or "", found.body)
     left = found.claimed_at <= session.scalars(select(func.now())).one() - REQUEST_LEASE
@@ -91,7 +91,7 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptA
 
 
 def settle_key(session: Session, held: Claim, answer: KeptAnswer) -> None:
-    """Store the answer, or release the name where the request was refused and so changed nothing.
+    """Store the response, or free the idempotency key where the request was refused and so changed nothing.
 
     Does nothing where the claim was lost: then another run gives the answer.
     """
@@ -119,7 +119,7 @@ _ERASED_SINCE = (
 
 
 def forget_answers(session: Session) -> None:
-    """Delete every stored answer, since any may say what is being erased. Their requests stay carried out."""
+    """Delete all stored bodies, since any may say what is being erased. Repetitions then raise `AnswerGone`."""
     session.execute(update(IdempotencyRow).where(IdempotencyRow.body.is_not(None)).values(body=None))
 
 
@@ -146,7 +146,7 @@ class Access:
             return tokens.read_token(session, name)
 
     def own(self) -> TokenRecord | None:
-        """Give the token that the base is asked with: None, since whoever has the store needs none."""
+        """Give None, where a client of the API gives its token: whoever has the store needs none."""
         return None
 
     def name_of(self, token_id: int) -> str:
@@ -281,7 +281,7 @@ class Access:
 
     @as_service()
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-        """Claim a named request, so that it is carried out once, as `claim_key` describes."""
+        """Claim an idempotency key, so that its request is carried out once, as `claim_key` describes."""
         with self.store.sessions.begin() as session:
             return claim_key(session, api_key_id, name, request)
 

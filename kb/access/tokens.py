@@ -224,7 +224,7 @@ def _name_of_digest(person: Person) -> str:
 
 
 def is_use_due(token: TokenRecord) -> bool:
-    """Say whether the last noted use, by the secret that the token was found by, is a minute ago."""
+    """Say whether no use by the secret that the token was found by was noted within the last minute."""
     last = token.previous_used_at if token.by_previous else token.last_used_at
     return last is None or last <= datetime.now(UTC) - USE_WRITTEN_EVERY
 
@@ -323,12 +323,12 @@ def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
 
 
 def new_secret(*, of_corpora: bool = False) -> str:
-    """Make the random secret of a token. Where the token is of some corpora, the secret is marked so."""
+    """Make the random secret of a token. With `of_corpora` it contains a mark, for `digest_of`."""
     return f"{_MARK}{new_session_secret(of_corpora=of_corpora)}"
 
 
 def new_session_secret(*, of_corpora: bool, of_person: bool = False) -> str:
-    """Make the random secret of a browser session, marked where its token is of some corpora or of a person."""
+    """Make the random secret of a browser session, with a mark for `digest_of` if `of_corpora` or `of_person`."""
     mark = _OF_PERSON if of_person else _OF_CORPORA if of_corpora else ""
     return f"{mark}{secrets.token_urlsafe(32)}"
 

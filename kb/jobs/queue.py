@@ -69,7 +69,7 @@ class Jobs:
             return job_record(job)
 
     def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
-        """Queue a job to share a snapshot, if the shared one is `changes` changes old and no such job is unfinished."""
+        """Queue a job to share a snapshot if the last is `changes` changes old; None if not, or one is unfinished."""
         if self.store.settings.shared_snapshots is None:
             return None
         with self.store.sessions.begin() as session:

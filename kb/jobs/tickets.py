@@ -82,7 +82,7 @@ AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN 
 
 
 def issue_ticket(session: Session, job: JobRow, work: Work, *, again: bool = False) -> None:
-    """Give a queued job its ticket, in this transaction."""
+    """Make the ticket by which a worker runs this queued job; with `again` ahead of the jobs that never ran."""
     job.ticket = _defer.configure_task(
         TASK,
         queue=QUEUE,
@@ -106,7 +106,7 @@ def num_workers(session: Session) -> int:
 
 
 def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
-    """Queue the jobs of dead workers again, end jobs over which too many workers died, and give all these jobs."""
+    """Queue the jobs of dead workers again, end those cancelled or with too many attempts, and give all of them."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
@@ -140,7 +140,7 @@ def requeue_ticket(session: Session, job: JobRow) -> None:
 
 
 def finish_ticket(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
-    """End a job that no worker runs in this state, and redact erased texts in its row. Erasures must be held off."""
+    """Set the final `state` of a job that no worker runs, and redact its row. Call `hold_off_erasure` first."""
     session.execute(
         update(JobRow)
         .where(JobRow.id == job.id)
@@ -215,7 +215,7 @@ def note_attendance(home: Path, state: WorkerState) -> None:
 
 
 def clear_attendance(home: Path) -> None:
-    """Remove the noted state, once the worker runs again or was told to end."""
+    """Remove the file of `note_attendance`, once the worker runs again or was told to end."""
     (home / _FILE).unlink(missing_ok=True)
 
 

@@ -119,7 +119,7 @@ class Uploads:
 
 @dataclass(slots=True)
 class Receiving:
-    """A file that is being uploaded."""
+    """A file that is being uploaded. Any file has at most `max_bytes`, and `limit` bytes are left for all."""
 
     stream: IO[bytes]
     upload_id: str

@@ -214,12 +214,12 @@ class Worker:
     def _tidy(self) -> None:
         """Do each part of the work that recurs. A part that fails is logged, and done again in seconds."""
         parts = {
-            "take jobs over": self._take_over,
-            "sweep uploads": self._sweep,
-            "group misses": self._group,
+            "take jobs over": self._requeue_left_jobs,
+            "sweep uploads": self._remove_unclaimed_uploads,
+            "group misses": self._group_misses,
             "share snapshots": self._share,
             "prune": self._prune,
-            "carry out retention rules": self._retain,
+            "carry out retention rules": self._carry_out_retention,
             "restore wal_recycle": self._restore_recycling,
         }
         for named, part in parts.items():
@@ -230,7 +230,7 @@ class Worker:
                     raise
                 waits.log_outage(_log, f"cannot tidy up ({named}), will try again", error)
 
-    def _take_over(self) -> None:
+    def _requeue_left_jobs(self) -> None:
         uploads = Uploads.of(self.kb.settings)
         with self.kb.sessions.begin() as session:
             rescued = tickets.rescue_tickets(session, self.stalled_seconds)
@@ -239,7 +239,7 @@ class Worker:
             if job.state not in UNFINISHED:
                 uploads.discard(job.kind, job.arguments)
 
-    def _sweep(self) -> None:
+    def _remove_unclaimed_uploads(self) -> None:
         with self.kb.sessions() as session:
             unfinished = session.scalars(select(JobRow).where(JobRow.state.in_(UNFINISHED))).all()
         claimed = [one for job in unfinished for one in uploads_of(job.kind, job.arguments)]
@@ -250,14 +250,14 @@ class Worker:
             self._share_at = now + SHARE_SECONDS
             Jobs(self.kb).share_snapshots()
 
-    def _group(self) -> None:
+    def _group_misses(self) -> None:
         if (began := time.monotonic()) < self._group_at:
             return
         if self.kb.misses.group(most=GROUPED_AT_ONCE) < GROUPED_AT_ONCE:
             took = time.monotonic() - began
             self._group_at = began + max(GROUP_SECONDS, 20 * took)  # many groups take seconds to read
 
-    def _retain(self) -> None:
+    def _carry_out_retention(self) -> None:
         if (now := time.monotonic()) < self._retain_at:
             return
         self._retain_at = now + self.prune_seconds

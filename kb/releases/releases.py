@@ -47,7 +47,7 @@ OnDone = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReleaseProgress:
-    """Callbacks for an import's progress: entries examined, keys read, facts stored, keys adopted, each of how many."""
+    """Callbacks, each told how many are done, of how many: entries examined, keys read, facts and keys stored."""
 
     examined: OnDone | None = None
     read: OnDone | None = None
@@ -300,7 +300,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq) FROM ST
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """The facts and new samples that a transaction stored by change `seq`, and the facts that were erased before."""
+    """The numbers of facts and new samples that change `seq` stored, and of facts that it left out as erased before."""
 
     seq: int
     facts: int
@@ -310,7 +310,7 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """The entries of a release that are stored in a corpus, up to number `upto`, with each piece's first fact id."""
+    """The stored pieces of a release, by first entry number and first fact id. Entries before `upto` are stored."""
 
     first_N: npt.NDArray[np.int64]
     fact_id_N: npt.NDArray[np.int64]
@@ -348,7 +348,7 @@ class FactsOfRelease:
         """Store a piece of facts, whose first entry has the number `first`. Does not commit."""
         suppressor = Suppressor(session)
         pending = audit.begin_change(session, self.actor, self.reason)
-        samples = self._samples(session, facts)
+        samples = self._stored_samples(session, facts)
         new = [name for name in dict.fromkeys(f.sample_id for f in facts) if name not in samples]
         document_id = reserve_ids(session, "document_id_seq", len(new)) if new else 0
         samples |= {name: document_id + n for n, name in enumerate(new)}
@@ -372,8 +372,8 @@ class FactsOfRelease:
         seq = audit.append_change(session, pending, "ingest", num_facts=len(kept), payload=payload)
         return StoredPiece(seq, len(kept), len(new), len(facts) - len(kept))
 
-    def _samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
-        """Give the document ids of stored samples. Raises where a sample has a text, or one of these facts already."""
+    def _stored_samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
+        """Give ids of stored samples by name. Raises `InvalidRelease` if one has a text or some of the facts."""
         names = list({fact.sample_id for fact in facts})
         statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.sha256).where(
             DocumentRow.corpus == self.corpus,
@@ -436,7 +436,7 @@ class KeysOfRelease:
     reason: str
 
     def count_read_keys(self, session: Session) -> int:
-        """Count the keys of the index that were read before, from the log. Old entries name no index, and count."""
+        """Count, by the log, the keys of this index that were read before. Entries without an index count, too."""
         payload = ChangeRow.payload
         upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
             ChangeRow.kind == "key",

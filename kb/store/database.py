@@ -133,7 +133,7 @@ def reading_engine(engine: Engine, waits: Waits) -> Engine:
 
 
 def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
-    """Run `ask` on a connection of a reading engine; run it again if the database was restarted."""
+    """Run `ask` on a connection of a reading engine and give its result; run it once more if the connection broke."""
     try:
         return _ask(reader, ask)
     except OperationalError as error:
@@ -176,7 +176,7 @@ def upgrade_on(connection: Connection, later: Path | None = None, revision: str 
 def _run_beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
     """Run the step `beforehand` of each migration that is due, outside of the transaction that migrates.
 
-    These steps build indexes while edits go on. A new database has nothing due. The connection commits each statement.
+    `known` has the revisions of this program, newest first. A new database has nothing due. Each statement commits.
     """
     from alembic.script import ScriptDirectory
 
@@ -223,7 +223,7 @@ def is_empty(engine: Engine) -> bool:
 
 
 def revision_of(engine: Engine) -> str | None:
-    """Give the migration that the schema is at; None before the first."""
+    """Give the number of the migration that the schema is at; None before the first."""
     with engine.connect() as connection:
         return _revision_on(connection)
 
@@ -236,21 +236,21 @@ def _revision_on(connection: Connection) -> str | None:
 
 
 def head_revision() -> str:
-    """Give the newest migration of this program."""
+    """Give the number of this program's newest migration, such as "0038"."""
     return schema_revisions()[0]
 
 
 @cache
 def schema_revisions(later: Path | None = None) -> tuple[str, ...]:
-    """Give every migration of this program, and those in the folder `later`, the newest first.
+    """Give the number of every migration of this program and of the folder `later`, such as "0038", the newest first.
 
     A file is named by its number. Alembic knows them as well, but would import each of them whenever a base is opened.
     """
-    files = (file for folder in _folders(later) for file in folder.glob("[0-9]*_*.py"))
+    files = (file for folder in _migration_folders(later) for file in folder.glob("[0-9]*_*.py"))
     return tuple(sorted((file.name.partition("_")[0] for file in files), reverse=True))
 
 
-def _folders(later: Path | None) -> list[Path]:
+def _migration_folders(later: Path | None) -> list[Path]:
     return [MIGRATIONS / "versions", *([later] if later else [])]
 
 
@@ -262,7 +262,7 @@ def alembic_config(later: Path | None = None) -> Config:
     options = {
         "script_location": str(MIGRATIONS),
         "path_separator": "os",
-        "version_locations": os.pathsep.join(map(str, _folders(later))),
+        "version_locations": os.pathsep.join(map(str, _migration_folders(later))),
     }
     for name, value in options.items():
         config.set_main_option(name, value.replace("%", "%%"))  # since Alembic interpolates it
@@ -289,7 +289,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq, to_seq)
 
 @dataclass(slots=True)
 class IncomingDocument:
-    """A document to insert, with its digests and new id. `kept` maps the ordinals of existing facts to their ids."""
+    """A document to insert under `document_id`. `kept` has the ids of facts to keep, by their ordinal here."""
 
     document: AnnotatedDocument
     sha256: str
@@ -359,7 +359,7 @@ def join_lines(lines: Iterable[str]) -> Iterator[str]:
 def _document_line(corpus: str, row: IncomingDocument) -> str:
     d = row.document
     names = (corpus, d.external_id, d.title, d.uri, d.licence, d.revision, row.sha256, row.record_sha256)
-    return "\t".join((str(row.document_id), *map(_field, names), _field(d.text))) + "\n"
+    return "\t".join((str(row.document_id), *map(_copy_field, names), _copy_field(d.text))) + "\n"
 
 
 def _fact_lines(
@@ -391,7 +391,7 @@ def _fact_lines(
         yield "".join(facts)
 
 
-def _field(words: str | None) -> str:
+def _copy_field(words: str | None) -> str:
     return r"\N" if words is None else escape_words(words)
 
 
@@ -429,7 +429,7 @@ _BY_ROW = b"SET LOCAL session_replication_role = origin"
 
 @contextmanager
 def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
-    """Switch off the check of each foreign key for `rows` inserts in the block; yield whether it is switched off.
+    """Switch off foreign key checks for `rows` inserts in the block; yield False where they stay on.
 
     The caller ensures that the rows referred to stay until the end of the transaction. Ordinary triggers do not run.
     """

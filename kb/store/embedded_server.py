@@ -154,7 +154,7 @@ class EmbeddedServer:
         """Get the directory of the socket; None where the data's path is too long for one, before the first start."""
         if self.pid() is not None and len(noted := self._pid_file_lines()) > 4:
             return Path(noted[4])
-        if self._holds_socket:
+        if self._has_room_for_socket:
             return self.data
         with suppress(OSError):
             return Path(os.fsdecode((self.data / _SOCKET).read_bytes()))
@@ -172,7 +172,7 @@ class EmbeddedServer:
         return found
 
     @property
-    def _holds_socket(self) -> bool:
+    def _has_room_for_socket(self) -> bool:
         """Whether the path of the data leaves room for the name of a socket, and is UTF-8, as a URL has to be."""
         socket = self._resolved_data / f".s.PGSQL.{_PORT}"
         encoded = os.fsencode(socket)
@@ -257,7 +257,7 @@ class EmbeddedServer:
         """
         if os.access(self.data, os.F_OK):  # False, too, where this user may not look
             self._account()
-        if self._holds_socket or os.access(self.data / _SOCKET, os.F_OK):
+        if self._has_room_for_socket or os.access(self.data / _SOCKET, os.F_OK):
             return
         try:
             private_directories.find_temporary()
@@ -271,7 +271,7 @@ class EmbeddedServer:
 
     def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
         """Get the socket's directory: that of the data or, where its path is too long, a private one that is kept."""
-        if self._holds_socket:
+        if self._has_room_for_socket:
             private_directories.close_to_others(self._resolved_data, account)
             return self._resolved_data
         noted = self.socket_directory()
@@ -281,7 +281,7 @@ class EmbeddedServer:
         return noted
 
     def _write_rules(self, account: pwd.struct_passwd) -> None:
-        """Write the rules by which only the account and root may connect. A running server reloads changed rules."""
+        """Let only the account and root connect, by `pg_hba.conf` and `pg_ident.conf`; a server reloads both."""
         names = dict.fromkeys((account.pw_name, "root"))
         accounts = "".join(f'colmlm "{name}" all\n' for name in names)
         changed = [self._write("pg_ident.conf", accounts), self._write("pg_hba.conf", _RULES)]
@@ -301,7 +301,7 @@ class EmbeddedServer:
         return True
 
     def _users(self) -> list[int]:
-        """List the ids of the living processes that use the server. `_KEPT` among them keeps it running."""
+        """List the ids of the living processes that use the server. `_KEPT` stands in for one that never ends."""
         with suppress(OSError, ValueError):
             noted = json.loads((self.data / _USERS).read_text())
             return [pid for pid in noted if pid == _KEPT or psutil.pid_exists(pid)]
@@ -511,7 +511,7 @@ _log_keeper = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Keeps the database of these settings running, from `start` to `stop`, or as a context manager."""
+    """A thread that starts the embedded server again whenever it is gone, from `start` to `stop` or in a context."""
 
     def __init__(self, settings: Settings) -> None:
         self.server = EmbeddedServer.of(settings)

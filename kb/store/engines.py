@@ -101,7 +101,7 @@ def format_database_url(url: URL | str, *, with_secrets: bool = False) -> str:
 
 
 def _parameters(url: URL, application: str, options: str) -> dict[str, str]:
-    """Give the libpq parameters of a connection beside its URL: limits that the URL does not set, its name and options.
+    """Give the libpq parameters to add to the URL: application name, options, and the limits that the URL does not set.
 
     Of an option that is given twice PostgreSQL takes the last. So the URL's options override `LIMITS_THERE`, and
     `options`, on which the program relies, override the URL's.

@@ -57,7 +57,7 @@ def find_exposures(path: Path, accounts: Collection[int]) -> Iterator[Exposure]:
 def _exposures_of(
     place: Path, found: os.stat_result, accounts: Collection[int], *, is_within: bool
 ) -> Iterator[Exposure]:
-    """Yield the exposures of one directory or link. With `is_within`, new files in a sticky directory count."""
+    """Yield the exposures of one directory or link. A sticky, writable one is exposed only if `is_within`."""
     if found.st_uid not in {0, *accounts}:
         owner = user_name(found.st_uid)
         yield Exposure(place, f"belongs to {owner}", f"Use a directory in which {owner} cannot write.")

@@ -176,7 +176,7 @@ Port = Annotated[int, Meta(ge=1, le=65_535, description="a port from 1 to 65535"
 
 
 def read_settings(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given: Any) -> T:
-    """Read a dataclass of settings from the environment; an empty variable counts as unset.
+    """Read a dataclass of settings from `env`, but take the fields in `given` as they are. An empty variable is unset.
 
     A field with `repr=False` is a secret: a variable with the suffix _FILE may name its file. Raises `SettingsError`,
     which names the variable.

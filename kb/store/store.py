@@ -118,7 +118,7 @@ class GroupCommit:
         return len(self._waiting)
 
     def _join(self) -> _Group | None:
-        """Wait for a turn, and give the group to edit in; None where that takes too long."""
+        """Wait for a turn, and give the group to edit in; None where none comes in `patience_seconds`."""
         with self._mutex:
             if not self._is_taken:
                 self._is_taken = True
@@ -150,7 +150,7 @@ class GroupCommit:
 
 
 class _Turn:
-    """An edit that waits for its turn."""
+    """The place of an edit in the queue. `come` gives it the group to edit in and wakes its thread."""
 
     def __init__(self) -> None:
         self.has_come = threading.Event()
@@ -173,7 +173,7 @@ class _Group:
 
     @property
     def admits_another(self) -> bool:
-        """Whether another edit may join this group commit. Where the first edit failed, none may."""
+        """Whether another edit may join: from one to `MOST` - 1 have succeeded, and the connection is not broken."""
         return 0 < self._members < MOST and self._failure is None
 
     @contextmanager

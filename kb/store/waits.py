@@ -117,7 +117,7 @@ def refusal_of(error: BaseException) -> KBError | None:
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
-            return LockHeld(_where(cause))
+            return LockHeld(_awaited_lock(cause))
         case errors.DeadlockDetected() | errors.SerializationFailure():
             return refusals.collided()
         case errors.QueryCanceled():
@@ -126,10 +126,10 @@ def refusal_of(error: BaseException) -> KBError | None:
             return refusals.storage_full("the database")
         case errors.ReadOnlySqlTransaction():
             return refusals.storage_read_only("the database")
-    return _disk_refusal(cause or error)
+    return _refusal_by_errno(cause or error)
 
 
-def _disk_refusal(error: BaseException) -> KBError | None:
+def _refusal_by_errno(error: BaseException) -> KBError | None:
     file = getattr(error, "filename", None)
     number = error.errno if isinstance(error, OSError) else _errno_in_message(error)
     if number in _FULL:
@@ -145,7 +145,7 @@ def _errno_in_message(error: BaseException) -> int | None:
     return int(told[1]) if told else None
 
 
-def _where(error: psycopg.Error) -> str:
+def _awaited_lock(error: psycopg.Error) -> str:
     """Give the lock that was waited for, in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
     return (error.diag.context or "for another transaction").splitlines()[0]
 
@@ -200,7 +200,7 @@ _EXPLAINED = (
 
 @dataclass(slots=True)
 class OutageLog:
-    """Logs outages, each kind once a minute. `told` has the time of a kind's last line, and how many came since."""
+    """Logs outages, each kind once a minute. `told` has, by kind, the last line's time and how many were dropped."""
 
     clock: Callable[[], float] = time.monotonic
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -254,12 +254,12 @@ def is_outage(error: BaseException | None) -> bool:
     """
     while error is not None and not isinstance(error, (*GONE, DatabaseUnavailable)):
         error = error.__cause__
-    state = _state(error)
+    state = _sqlstate_of(error)
     return error is not None and (not state or state.startswith(("08", "57P")))
 
 
 def fault_of_server(error: BaseException) -> BaseException | None:
-    """Give the error back where this program does not know it, to log its traceback; None for any other error."""
+    """Give the error back, to log its traceback, if it is a fault of the program; None for outages and known errors."""
     return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
 
 
@@ -268,11 +268,11 @@ def _kind(error: BaseException, said: str) -> str:
     if is_outage(error):
         return _AWAY
     found = _driver_error(error)
-    code = _state(error) or getattr(found, "errno", None) or ""
+    code = _sqlstate_of(error) or getattr(found, "errno", None) or ""
     return f"{said}: {type(found).__name__} {code}"
 
 
-def _state(error: BaseException | None) -> str:
+def _sqlstate_of(error: BaseException | None) -> str:
     return getattr(_driver_error(error), "sqlstate", None) or ""
 
 
@@ -291,18 +291,18 @@ _TRY_TO_ASK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('asking fo
 
 
 def is_turn_to_ask(session: Session) -> bool:
-    """Try to take the turn to queue a shared snapshot, and say whether this transaction has it until its end."""
+    """Try to take the lock on queueing a shared snapshot; say whether this transaction now has it, until it ends."""
     return bool(session.scalar(_TRY_TO_ASK))
 
 
 def has_turn(session: Session, keyset_id: int) -> bool:
-    """Try to take the turn to write a keyset's index, and say whether this transaction has it until its end."""
+    """Try to take the lock on writing a keyset's index; say whether this transaction now has it, until it ends."""
     session.execute(_WITHOUT_TIMEOUT)
     return bool(session.scalar(_TRY, {"keyset_id": keyset_id}))
 
 
 def wait_for_turn(session: Session, keyset_id: int) -> None:
-    """Wait until this transaction has the turn to write a keyset's index. Raises `LockHeld` after the time limit."""
+    """Wait for the lock on writing a keyset's index, and keep it to the transaction's end. Raises `LockHeld`."""
     session.execute(_WITHOUT_TIMEOUT)
     try:
         session.execute(_WAIT, {"keyset_id": keyset_id})

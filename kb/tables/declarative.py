@@ -62,7 +62,7 @@ class TableRow(DeclarativeBase):
 
 
 def columns_of(row: type[TableRow], *treatments: str) -> list[Column[Any]]:
-    """Give the columns of a table that an erasure treats in one of these ways."""
+    """Give the columns of a table that an erasure treats in one of these ways, such as `ERASED_BY_REDACTION`."""
     return [column for column in inspect(row).columns if column.info.get(ERASURE) in treatments]
 
 

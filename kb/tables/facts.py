@@ -113,12 +113,12 @@ class SyncedFolderRow(TableRow):
 
 
 class FactRow(TableRow):
-    """A fact, with its question and place as they are now. Its document says the value of version `said_version`.
+    """A fact, with its question and place as they are now. The text of its span is the value of version `said_version`.
 
     Without a span it is a fact of a release (`kb.releases`): its document is a sample whose text is not here, and
     `ordinal` the fact's number in that sample. `frame` is a digest of the words around it in its sentence
     (`kb.texts.searched`), NULL until it is computed. `review_seq` is the change that last settled its review, `doubt`
-    the code of what the check of its annotator found.
+    the code of the fault that the annotator's check found.
     """
 
     __tablename__ = "fact"
@@ -192,7 +192,7 @@ IS_SAID = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == F
 class FactPastRow(TableRow):
     """The question and the place that a fact had up to `version`, before an edit changed them.
 
-    Those of a version are in the first row of at least that version, and in the fact itself where there is none.
+    Those of version N are in the row with the lowest `version` from N on, or in the fact itself where there is none.
     """
 
     __tablename__ = "fact_past"
@@ -212,7 +212,7 @@ class FactPairRow(TableRow):
 
     Their questions have the same words, or their keys the cosine `score`. A `score` of 1 is also that of two facts
     whose sentences are the same apart from their values. The pair is valid as long as both have these versions.
-    `given_seq` is the change that gave the value, and `held_seq` the one by which somebody said that both are right.
+    `given_seq` is the change that set the fact's value, and by change `held_seq` somebody said that both are right.
     """
 
     __tablename__ = "fact_pair"
@@ -243,7 +243,7 @@ class FactPairRow(TableRow):
 class SentenceRow(TableRow):
     """A sentence of a current document, or of a live fact without one: its place in that text, and its words.
 
-    It is read from `read_from` on. `led_by` has the offsets of the lines further up that lead it, a start and an end
+    A reader reads from `read_from` on. `led_by` has the offsets of lines further up that lead it, a start and an end
     each: headings, the question of an FAQ, the lead-in of a list, the header of a table. From `own_start` to `own_end`
     is the sentence itself, from `passage_start` to `passage_end` what may be said with it. All of it follows from the
     text: `kb.facts.sentences` writes it, and triggers delete it where the text changes.
@@ -499,7 +499,7 @@ class FactKeyRow(TableRow):
 
 
 class GenerationRow(TableRow):
-    """An output. One that quotes a document names the stretch that it says; the document's row is never deleted.
+    """An output. One that quotes a document has the offsets of the quote; rows of documents are never deleted.
 
     `checkpoint_id` is empty where nothing was encoded, as for an answer that was found by words alone.
     """
@@ -540,8 +540,8 @@ class GenerationRow(TableRow):
 class AttributionRow(TableRow):
     """One lookup of an output. It has no foreign key to the fact, since the record must outlive the fact.
 
-    `query` is the query, as fp16 bytes in the space of the generation's checkpoint. From `part_start` to `part_end` is
-    what the output says of the value (NULL: all), and from `quoted_start` to `quoted_end` where the document says it.
+    `query` is the query, as fp16 bytes in the space of the generation's checkpoint. `part_start` and `part_end` bound
+    the part of the value that the output says (NULL: all), `quoted_start` and `quoted_end` its place in the document.
     """
 
     __tablename__ = "attribution"

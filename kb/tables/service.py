@@ -152,9 +152,9 @@ class AnswerCalibrationRow(TableRow):
 
 
 class IdempotencyRow(TableRow):
-    """An edit that a caller asked for under a name, and its answer, which the same request gets again.
+    """An edit that was sent with an idempotency key, and its response, which the same request gets again.
 
-    `claim` names the run that may edit under it, and `seq` is that run's last change, set in its transaction;
+    `claim` is the random id of the run that may do it, and `seq` is that run's last change, set in its transaction;
     `claimed_seq` is the last change of the log when it was claimed.
     """
 
@@ -199,9 +199,9 @@ class ErasureRequestRow(TableRow):
 
 
 class HoldRow(TableRow):
-    """A legal hold on facts, documents and corpora: it keeps them, with all editions, from being destroyed.
+    """A legal hold on facts, documents and corpora: nothing destroys them, or other texts of the same external id.
 
-    It is in force from change `seq` to change `released_seq`. `selector` is for holds that choose by another rule. The
+    It is in force from change `seq` to change `released_seq`. `selector` is not used yet. The
     functions `holds_on_document` and `holds_on_fact` of the database tell what a hold keeps.
     """
 
@@ -268,7 +268,7 @@ class DenialRow(TableRow):
 class WebhookRow(TableRow):
     """A subscription to the change log. Everything up to `delivered_seq` was delivered, or is of no kind it wants.
 
-    A webhook on these `corpora` (NULL: on all) is sent what their callers see, and is "limited" while it is active. One
+    A webhook on `corpora` (NULL: on all) is sent what their callers see; its state is "limited", not "active". One
     that token `key_id` made is sent changes as long as the token may read the log of all of these corpora.
 
     The secret signs what is sent, so it is kept as it is, and read by senders alone. Backups leave this table out.
@@ -438,7 +438,7 @@ class QuestionRunRow(TableRow):
 class QuestionOutcomeRow(TableRow):
     """The outcome of one question in a run, with its texts as they were asked.
 
-    `fact_ids` are the facts that the value says, or the deleted ones that it would have said. `seq` is the last change
+    `fact_ids` are the facts in the value, or the deleted facts of a withheld one. `seq` is the last change
     before the run.
     """
 

@@ -100,7 +100,7 @@ class Sender:
         began, status, retry_after = time.monotonic(), None, None
         try:
             status, retry_after = self._post(message)
-            error = _fault(status)
+            error = _fault_of_status(status)
         except WebhookRefused as refused:
             error = refused.why
         except httpx2.TimeoutException:
@@ -135,7 +135,7 @@ class Sender:
                         break
             finally:
                 response.close()
-        return response.status_code, _pause(response.headers.get("retry-after", ""))
+        return response.status_code, _retry_after(response.headers.get("retry-after", ""))
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +152,7 @@ def _authorities() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-def _fault(status: int) -> str | None:
+def _fault_of_status(status: int) -> str | None:
     if 200 <= status < 300:
         return None
     if 300 <= status < 400:
@@ -160,7 +160,7 @@ def _fault(status: int) -> str | None:
     return f"it answered {status}"
 
 
-def _pause(said: str) -> float | None:
+def _retry_after(said: str) -> float | None:
     return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdecimal() else None
 
 
@@ -184,7 +184,7 @@ class Reach:
         return cls(tuple(ip_network(network) for network in networks))
 
     def target(self, text: str) -> tuple[httpx2.URL, Address]:
-        """Give the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
+        """Parse a URL, and give it with an address of its host that may be reached. Raises `WebhookRefused`."""
         url = _parse_url(text)
         resolved = _resolve_addresses(url)
         allowed = [address for address in resolved if self.allows(address)]
@@ -245,7 +245,7 @@ def add_subscription(
     actor: str | None,
     corpora: Sequence[str] = (),
 ) -> WebhookRow:
-    """Subscribe a receiver to what comes after change `since` (None: after this one), of these corpora (none: of all).
+    """Subscribe a receiver to what comes after change `since` (None: after this edit), of these corpora (none: all).
 
     A scoped caller's subscription is on its own corpora or some of them. Raises `InvalidValue` or `CorpusNotFound`.
     """
@@ -327,12 +327,12 @@ def remove_subscription(session: Session, webhook_id: int, actor: str | None) ->
 
 def lock_subscription(session: Session, webhook_id: int) -> WebhookRow:
     """Read and lock the row of a webhook, so that two edits take turns. Raises `WebhookNotFound`."""
-    return _only(session, webhook_id, select(WebhookRow).with_for_update())
+    return _require_row(session, webhook_id, select(WebhookRow).with_for_update())
 
 
 def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
     """Read the row of a webhook without waiting for edits of it. Raises `WebhookNotFound`."""
-    return _only(session, webhook_id, select(WebhookRow))
+    return _require_row(session, webhook_id, select(WebhookRow))
 
 
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
@@ -345,10 +345,10 @@ def list_subscriptions(session: Session, after: int = 0, limit: int | None = Non
 
 def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
     """Read the row of a webhook with its secret, to send. Raises `WebhookNotFound`."""
-    return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
+    return _require_row(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
 
 
-def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
+def _require_row(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
     found = rows.where(WebhookRow.id == webhook_id, _own_condition())
     row = session.scalar(found) if 0 < webhook_id <= MAX_ID else None
     if row is None:
@@ -436,7 +436,7 @@ class RetryPolicy:
 
 
 def due_webhooks(session: Session) -> list[int]:
-    """List the webhooks that have changes to send and need not wait."""
+    """List the ids of the webhooks that have changes to send and need not wait."""
     return list(session.scalars(select(WebhookRow.id).where(_IS_DUE).order_by(WebhookRow.id)))
 
 
@@ -462,7 +462,7 @@ def _position(store: Store, session: Session, webhook_id: int) -> Position | Non
 
 @dataclass(slots=True)
 class Position:
-    """The position of a webhook in the log: changes up to `seq` are done with, and `failures` in a row came since.
+    """The position of a webhook in the log: all up to `seq` is sent or unwanted, and `failures` in a row came since.
 
     Its row is written only where the webhook is still at this position, and not removed or replayed. A webhook on some
     corpora reads the log as a scoped caller does, so that the database decides what it is sent.
