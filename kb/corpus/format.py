@@ -115,7 +115,7 @@ class InlineError(ValueError):
 
 
 def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """Give the plain text and the fact spans of text in the paper's inline form.
+    """Give the plain text and the fact spans of a text with inline ``<FACT q="question" a="answer">value</FACT>``.
 
     Attribute values are HTML-escaped (``&quot;``). Raises `InlineError` on an unclosed, nested,
     empty or stray tag, since the plain text would then be a guess.
@@ -154,7 +154,7 @@ def check_spans(
     document: str, text: str, spans: Sequence[FactSpan]
 ) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:
     """Split spans into those that are sound (sorted, verbatim, without overlap) and refusals of the others."""
-    if _all_hold(text, spans):
+    if _has_only_sound_spans(text, spans):
         return tuple(spans), ()
     kept: list[FactSpan] = []
     refusals: list[Refusal] = []
@@ -171,7 +171,7 @@ def check_spans(
     return tuple(kept), tuple(refusals)
 
 
-def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
+def _has_only_sound_spans(text: str, spans: Sequence[FactSpan]) -> bool:
     """Say whether no span has to be sorted or refused. This is nearly always true, so the check has to be fast."""
     reached, length = 0, len(text)
     for span in spans:
@@ -355,7 +355,7 @@ def _refused_document(document: str, offset: int, reason: str) -> Parsed:
 
 
 def to_record(document: AnnotatedDocument) -> dict[str, Any]:
-    """Give the JSON object of a document in the offset form, from which `parse_record` makes the document again."""
+    """Give the JSON object of a document, with offsets for its spans; `parse_record` makes the document of it again."""
     record: dict[str, Any] = {"id": document.external_id}
     for name in _ABOUT:
         if (value := getattr(document, name)) is not None:

@@ -78,7 +78,7 @@ def read_rows(
     on_bytes: OnBytes | None = None,
     place: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
-    """Yield the name of each row of a Parquet file with the row, or with its refusal.
+    """Yield, for each row of a Parquet file, its name, such as ``facts.parquet:12``, and the row or its refusal.
 
     `choose` gets the names of all columns and gives those to read. A damaged file gives a refusal at its end. `place`
     is the path that opens the file, if not `path`. Raises what `choose` raises.

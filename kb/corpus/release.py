@@ -63,7 +63,7 @@ class ReleasedFact:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRelease:
-    """A release without faults: its number of facts, their digest in order, and the digest of their order alone."""
+    """A release without faults: its number of facts, a digest of them in order, and one of their ids in order."""
 
     num_facts: int
     digest: str
@@ -121,12 +121,12 @@ class Release:
                     raise refusals.invalid_release(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
 
     def _ids_summed(self) -> tuple[int, str, int]:
-        """Count the ids, and give a digest of their order and a sum that does not depend on it."""
+        """Give the number of ids, a digest of their order, and a sum of their digests, which has no order."""
         order, number, total = hashlib.sha256(), 0, 0
         for entry_id in self._ids():
             number += 1
             order.update(b"%s\n" % entry_id.encode())
-            total += _weight(entry_id)
+            total += _digest_number(entry_id)
         return number, order.hexdigest(), total % _MODULUS
 
     @contextmanager
@@ -142,15 +142,15 @@ class Release:
     def _entries_summed(
         self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
     ) -> tuple[int, int]:
-        """Parse every entry, refuse repeated facts, and give one sum of all ids and one of all contents."""
+        """Parse every entry, refuse repeated facts, and give two sums of digests: of all ids, and of all contents."""
         total, contents, places = 0, 0, array("Q")
         rows = entries.execute("SELECT entry_id, data FROM entries")
         while piece := list(islice(rows, 20_000)):
             for entry_id, data in piece:
                 fact = _parse_entry(str(entry_id), data)
-                total += _weight(fact.entry_id)
-                contents += _weight(f"{fact.fact_idx} {fact.sample_id}\0{fact.value}\0{fact.entry_id}")
-                places.append(_weight(f"{fact.fact_idx} {fact.sample_id}") >> 64)
+                total += _digest_number(fact.entry_id)
+                contents += _digest_number(f"{fact.fact_idx} {fact.sample_id}\0{fact.value}\0{fact.entry_id}")
+                places.append(_digest_number(f"{fact.fact_idx} {fact.sample_id}") >> 64)
             if on_entries is not None:
                 on_entries(len(places), number)
         ordered = np.sort(np.frombuffer(places, np.uint64)) if places else np.empty(0, np.uint64)
@@ -165,7 +165,7 @@ class Release:
         first: dict[tuple[str, int], str] = {}
         for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
             fact = _parse_entry(str(entry_id), data)
-            if _weight(f"{fact.fact_idx} {fact.sample_id}") >> 64 in places:
+            if _digest_number(f"{fact.fact_idx} {fact.sample_id}") >> 64 in places:
                 other = first.setdefault((fact.sample_id, fact.fact_idx), fact.entry_id)
                 if other != fact.entry_id:
                     both = f"entries {other} and {fact.entry_id} of {ENTRIES}"
@@ -204,7 +204,7 @@ _MODULUS = 1 << 128
 _REMEDY_TWICE = "A fact has one key. Ask the publisher of the release which key is right."
 
 
-def _weight(words: str) -> int:
+def _digest_number(words: str) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest())
 
 

@@ -44,7 +44,7 @@ def text_digest(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The documents that weights were trained on, as sorted digests of their texts, joined in `digests`.
+    """The documents that weights were trained on: `digests` joins the sorted, hardened digests of their texts.
 
     `bases` are weights of others that the training began with, whose own data nobody recorded. `unknown` says which
     parts of the training are not recorded, although they may have been on documents of the same owner.
@@ -71,7 +71,7 @@ class TrainingRecord:
         return len(self.digests) // _SIZE
 
     def with_texts(self, text_digests: Iterable[bytes], unknown: str | None = None) -> Self:
-        """Give the record with more texts, by `text_digest`, each in milliseconds; `unknown` names other training."""
+        """Give the record with more texts, by `text_digest`; `unknown` names training that is not recorded."""
         new = set(harden_digests(self.salt, self.cost, text_digests).values())
         known = {self.digests[at : at + _SIZE] for at in range(0, len(self.digests), _SIZE)}
         more = () if unknown is None or unknown in self.unknown else (unknown,)
@@ -196,6 +196,6 @@ def find_record(directory: Path) -> FoundRecord:
 
 @lru_cache(maxsize=16)
 def _read_file(file: Path, changed: int, size: int) -> tuple[str, TrainingRecord]:
-    """Read a record and the digest of its file; cached while the file has the same time of change and size."""
+    """Give the digest of a record's file, and the record; cached while time of change and size stay the same."""
     content = file.read_bytes()
     return hashlib.sha256(content).hexdigest(), TrainingRecord.read(content)

@@ -117,7 +117,7 @@ class Comparisons:
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
-        """Give each fact's duplicates outside `fact_ids` in the caller's scope; omit facts that have none."""
+        """List, by fact id, the duplicates of each fact outside `fact_ids` that the caller may see, if it has any."""
         ids = set(storable_ids(fact_ids))
         with self.store.sessions() as session:
             rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
@@ -142,7 +142,7 @@ class Comparisons:
 
 
 def _select_pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:
-    """Build a statement (SQL) for the pairs of a kind, with the ids that each of their facts yields to."""
+    """Build a statement (SQL) for the pairs of a kind, and for each of their facts the ids that answer in its place."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
         _PAIRS.c.same_value == literal(kind == "duplicates"),

@@ -102,7 +102,7 @@ class Corpora:
         """
         with self.store.sessions.begin() as session:
             pending = audit.begin_change(session, actor, reason)
-            chosen = _chosen(session, corpus, external_ids)
+            chosen = _select_documents(session, corpus, external_ids)
             live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
             fact_ids = session.scalars(live.order_by(FactRow.id)).all()
             if not fact_ids:
@@ -135,7 +135,7 @@ class Corpora:
             return files
 
     def followed_paths(self, corpus: str) -> Sequence[str]:
-        """Give the paths of the folder that the corpus follows; empty if it follows no folder."""
+        """Give the folder that the corpus follows, as its absolute and its resolved path; empty if it follows none."""
         with self.store.sessions() as session:
             return (
                 session.scalars(
@@ -145,7 +145,7 @@ class Corpora:
             )
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
-        """Store the paths of the folder that the corpus follows."""
+        """Store the folder that the corpus follows, as its absolute and its resolved path."""
         with self.store.sessions.begin() as session:
             row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
             session.execute(
@@ -153,7 +153,7 @@ class Corpora:
             )
 
     def key_digests(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Key the digests of files, by path, with this database's secret, as synced files are stored."""
+        """Make keyed digests (HMAC) of the digests of files, by path, as the rows of synced files store them."""
         with self.store.sessions() as session:
             return key_digests(session, digests)
 
@@ -186,9 +186,9 @@ class Corpora:
             )
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
-        """Count the current documents and the live facts that `delete` would affect."""
+        """Give the number of current documents, and that of the live facts that `delete` would delete."""
         with self.store.sessions() as session:
-            chosen = _chosen(session, corpus, external_ids)
+            chosen = _select_documents(session, corpus, external_ids)
             live = select(func.count()).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
             current = select(func.count()).where(
                 DocumentRow.id.in_(chosen), DocumentRow.replaced_seq.is_(None)
@@ -196,10 +196,10 @@ class Corpora:
             return session.scalar(current) or 0, session.scalar(live) or 0
 
 
-def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
-    """Build a statement (SQL) for the ids of these documents, or of all in the corpus, with their replaced editions.
+def _select_documents(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
+    """Build a statement (SQL) for the ids of these documents, or of all in the corpus, also of replaced ones.
 
-    A fact of a replaced edition may have been restored. Raises `CorpusNotFound` or `ExternalIdNotFound`.
+    A fact of a replaced document may have been restored. Raises `CorpusNotFound` or `ExternalIdNotFound`.
     """
     reading.require_corpus(session, corpus)
     chosen = select(DocumentRow.id).where(DocumentRow.corpus == corpus)
@@ -339,7 +339,7 @@ class StoredDocuments:
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
     ) -> list[FactRecord]:
-        """Give the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
+        """List a document's facts past id `after`: those live, `deleted` or both (None). Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
                 raise refusals.document_not_found(document_id)
@@ -392,7 +392,7 @@ def begin_sync(session: Session, corpus: str, path: str, documents: Collection[s
 
 
 def key_digests(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
-    """Key the digests of files, by path, with this database's secret, so that nobody can guess erased files by them."""
+    """Make keyed digests (HMAC) of the digests of files, by path, so that nobody can guess erased files by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}
 
 

@@ -41,7 +41,7 @@ IS_LIVE = FactVersionRow.to_seq.is_(None)
 
 
 def is_kept(fact_id: Any) -> Any:
-    """Give a condition (SQL): an index keeps this fact's keys, since the fact is live or a tombstone."""
+    """Give a condition (SQL): the fact is live, or deleted with `abstain` (a tombstone), so an index keeps its keys."""
     live = exists().where(FactVersionRow.fact_id == fact_id, IS_LIVE)
     return or_(live, exists().where(TombstoneRow.fact_id == fact_id))
 
@@ -55,7 +55,7 @@ def insert_facts(
     allow_erased: bool = False,
     anyway: bool = False,
 ) -> Edit:
-    """Insert facts that have no document, in one change, with ids in their order.
+    """Insert facts that have no document, in one change, with ids in the order of the drafts.
 
     Their keys are made from their questions.
 
@@ -121,7 +121,7 @@ def log_end(
     abstain: bool,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Append the change that ended these facts (ids and values); with `abstain` they become tombstones."""
+    """Append the change, of this kind, that deleted these facts (id and value); with `abstain` make them tombstones."""
     touched = [fact_id for fact_id, _ in ended]
     was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
     said: dict[str, Any] = {**(payload or {}), "was": was}
@@ -171,7 +171,7 @@ DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
 
 
 def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
-    """End the live ones among these facts at change `seq`, in a delete or an ingest; give their ids and values."""
+    """Mark the live ones among these facts as deleted by change `seq`, which is logged later; give ids and values."""
     session.flush()
     return connection_of(session).execute(_END, {"fact_ids": list(fact_ids), "seq": seq}).fetchall()
 
@@ -250,7 +250,7 @@ def close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
 
 
 def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
-    """Open versions at change `seq`, each given as fact id, number and value."""
+    """Store new live versions, made by change `seq`, each given as fact id, version number and value."""
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
         session.execute(insert(FactVersionRow), rows)
@@ -285,14 +285,14 @@ def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> di
 
 
 def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Accept the proposed facts among edited facts; give the payload part with their former reviews."""
+    """Accept the proposed ones among edited facts; give their former reviews, as a part of the change's payload."""
     session.flush()
     proposed = session.scalars(_PROPOSED, {"ids": list(fact_ids)}).all()
     return reviews_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
 
 
 def bring_back_reviews(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Give rejected facts the review they had before; give the payload part with the replaced reviews."""
+    """Set rejected facts back to their review before; give the replaced reviews, as a part of the change's payload."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
     return reviews_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
 
@@ -326,7 +326,7 @@ LISTED = 10  # offsets of a text that is there more than once
 
 @dataclass(frozen=True, slots=True)
 class PlacedSpan:
-    """A free stretch of a current document: its offsets, its text, and its place as suppression compares it."""
+    """A stretch of a current document for a fact: offsets and text, and the place by which suppression knows it."""
 
     document_id: int
     start: int
@@ -335,14 +335,14 @@ class PlacedSpan:
     known_as: SpanPlace
 
     def require_not_erased(self, suppressor: Suppressor, question: str | None, outcome: str) -> None:
-        """Raise `FactSuppressed` if a fact with this value and place or question was erased, unless that is allowed."""
+        """Raise `FactSuppressed` if this value was erased here or for this question and that is not allowed again."""
         if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
             where = f"A fact at {self.start}:{self.end} of document {self.document_id}"
             raise refusals.fact_suppressed(where, outcome)
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> PlacedSpan:
-    """Find the stretch of a current document that `marking` names; of facts it may overlap only `but`.
+    """Find the stretch of a current document that `marking` names; it may overlap no fact except the one with id `but`.
 
     The log must be locked. Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
     """

@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """The change that a row makes to a fact. A value or a question that stays is None in both of its fields."""
+    """The change that a row makes to a fact. If its value or question stays, both fields of that are None."""
 
     line: int
     fact_id: int
@@ -192,7 +192,7 @@ ShowMany = Callable[[Sequence[int]], "list[FactRecord]"]
 
 @dataclass(frozen=True, slots=True)
 class JudgedFile:
-    """The verdicts of a file, and the rows that are refused."""
+    """The verdicts of a file, and the rows that are refused; if a row is refused, there are no verdicts."""
 
     verdicts: tuple[ReviewVerdict, ...]
     refused: tuple[RefusedRow, ...]
@@ -207,7 +207,7 @@ class _VerdictRow:
 
 
 def judge_named(fact_ids: Sequence[int], verdict: VerdictKind, show_many: ShowMany) -> list[ReviewVerdict]:
-    """Give a verdict on each of these facts as it is now. Raises `FactNotFound`."""
+    """Make this verdict on each of these facts, with the version and review it has now. Raises `FactNotFound`."""
     return _as_seen([_VerdictRow(fact_id, verdict, None, None) for fact_id in fact_ids], show_many)
 
 

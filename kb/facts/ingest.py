@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class SoundDocuments:
-    """Gives the storable documents of `parsed` in pieces, and collects the refusals of the others."""
+    """Gives the documents of `parsed` that the database can store, in pieces, and collects refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -310,7 +310,7 @@ def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
 
 
 def _current_documents(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
-    """Give, by external id, the id and record digest of the current documents among these external ids."""
+    """Give, by external id, the id of each current document and the SHA-256 of its record (`document_digests`)."""
     statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.record_sha256).where(
         DocumentRow.corpus == corpus,
         DocumentRow.external_id == func.any(external_ids),
@@ -328,7 +328,7 @@ def _write(
     *,
     proposed: bool,
 ) -> tuple[ReplacedDocuments, list[int | None], int]:
-    """Insert these documents; give what they replaced, the first and last id of the new facts, and their number."""
+    """Insert documents; give what they replaced, the first and last id of new facts (or None), and their number."""
     document_id = reserve_ids(session, "document_id_seq", len(rows))
     for offset, row in enumerate(rows):
         row.document_id = document_id + offset
@@ -480,7 +480,7 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 @dataclass(frozen=True, slots=True)
 class ReplacedDocuments:
-    """The effect of replaced documents on facts: the ids deleted (`gone`) and kept, and the ids of dropped keys."""
+    """Facts of replaced documents: ids deleted now (`gone`), ids kept and how many of them deleted; dropped keys."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
@@ -491,9 +491,9 @@ class ReplacedDocuments:
 def replace_documents(
     session: Session, changed: Mapping[int, IncomingDocument], seq: int
 ) -> ReplacedDocuments:
-    """Mark changed documents, given by old id, as replaced; delete lost facts and stale keys, and note the kept facts.
+    """Mark documents, by old id, as replaced; delete facts that the new records lack, and keys that no longer fit.
 
-    The caller inserts the new rows afterwards and then calls `move_kept_facts`: two current rows would clash.
+    Notes the kept facts in `changed`. The caller inserts the new rows only then, and calls `move_kept_facts` after.
     """
     rows = list(changed.values())
     _stage(session, list(changed), rows)

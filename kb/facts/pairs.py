@@ -178,8 +178,8 @@ def is_same(value: str, other: str) -> bool:
 def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
     """Store the pairs of edited facts with other live facts, and give the ids of other facts with the same value.
 
-    Pairs outside a caller's scope are stored silently. Raises `AnsweredAlready` for a new contradiction unless
-    `anyway`.
+    Pairs that the caller may not see are stored, but neither given nor refused. Raises `AnsweredAlready` for a new
+    contradiction unless `anyway`.
     """
     rows, pairs = _find_pairs(session, _WITH_IDS, ids=list(fact_ids))
     if not pairs:
@@ -220,7 +220,7 @@ def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
 
 
 def fill_frames(session: Session, first: int, last: int) -> None:
-    """Compute the frames (`kb.texts.searched.frame_of`) of the facts from id `first` to `last` that have none."""
+    """Store the frame, a hash of its sentence's words (`frame_of`), of each fact of this id range without one."""
     _fill_frames_where(session, _IN_RANGE, first=first, last=last)
 
 
@@ -239,7 +239,7 @@ def _fill_frames_where(session: Session, where: str, **given: Any) -> None:
 
 
 def _find_pairs(session: Session, where: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
-    """Find the pairs of the facts that `where` (SQL) selects, by questions and by frames; give the rows, too.
+    """Find pairs of the facts that `where` (SQL) selects, by questions and by frames; give the rows, then the pairs.
 
     It first fills missing frames and deletes stored pairs by sentence that no longer apply.
     """
@@ -289,7 +289,7 @@ def _new_contradictions(
 
 
 def compare_redacted(session: Session, document_ids: Sequence[int]) -> None:
-    """Find the pairs of facts whose sentences were redacted in these documents; drop those that no longer apply."""
+    """Compare facts again whose sentences in these documents were redacted: store new pairs, drop obsolete ones."""
     of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
     reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
     if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():

@@ -176,7 +176,7 @@ class VersionOrigin:
 def version_origins(
     session: Session, versions: Iterable[tuple[int, int | None]]
 ) -> dict[tuple[int, int], VersionOrigin]:
-    """Give the origins of versions, by fact id and version; a version None stands for all of its fact."""
+    """Give the origins of versions, by fact id and version; None as a version asks for all versions of its fact."""
     asked = sorted(set(versions), key=str)
     given = {
         "ids": [fact for fact, _ in asked],
@@ -264,7 +264,7 @@ def list_corpora(session: Session) -> list[CorpusStats]:
 
 
 def kept_stated_facts(taken: Iterable[IncomingDocument]) -> list[int]:
-    """Give the ids of kept facts that the newer records of these documents mark, other than as proposed."""
+    """Give the ids of the facts that changed documents keep, except those that the new record says are proposed."""
     return [
         fact_id
         for row in taken
@@ -274,7 +274,7 @@ def kept_stated_facts(taken: Iterable[IncomingDocument]) -> list[int]:
 
 
 def stated_proposed_facts(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
-    """Give the ids of proposed facts that the unchanged records of these documents state and nobody edited."""
+    """List the ids of proposed facts that these records, by document id, have unchanged and not as proposed."""
     said: dict[tuple[int | None, ...], tuple[str, str | None]] = {
         (document_id, span.start, span.end): (span.value, span.question)
         for document_id, row in documents.items()
@@ -303,7 +303,7 @@ _LAST = text("SELECT max(id) FROM document WHERE corpus = :corpus")
 
 
 def stretches_of(session: Session, corpus: str) -> Stretches:
-    """Give up to eight ranges of document ids, in order, that cover a corpus; other corpora's ids may be within."""
+    """Give up to eight ranges of document ids (first, last) that cover a corpus; other corpora's ids may be within."""
     edges = sorted(
         (row.id, row.before)
         for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})

@@ -45,7 +45,7 @@ CONTEXT = 20  # characters on either side of a span that must match to find it i
 
 
 def as_mentioned(kept: object) -> Mentioned | None:
-    """Read a stored choice of `mentions`; give None if it is missing or unknown."""
+    """Read a stored choice of where mentions are redacted, one of `MENTIONED`; None if it is missing or unknown."""
     return next((known for known in MENTIONED if known == kept), None)
 
 
@@ -433,7 +433,7 @@ def _find_span(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Spa
 
 
 def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[FactSpan]:
-    """Give the facts that the document still has, in its order and as they were ingested."""
+    """Give a document's fact spans, in order and with the values in its text, without those erased now or before."""
     statement = (
         select(FactRow, FactVersionRow.value)
         .join(FactVersionRow, IS_SAID)

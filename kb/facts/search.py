@@ -127,7 +127,7 @@ def found_fact(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound
 
 
 def _facts_by_filters(session: Session, after: int, filters: FactFilters) -> FromClause:
-    """Build the rows (SQL) of facts that fit the filters: by an index where they are few or far, else by their ids."""
+    """Build the rows (SQL) of facts that fit the filters: by an index if few, or all far past `after`, else by ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
     if sources := statements_by_index(ranked, **filters):
         which = list(search_conditions(**remaining_filters(**filters)))
@@ -161,7 +161,7 @@ def _facts_with_text(
     *,
     past: bool,
 ) -> CTE:
-    """Build the rows (SQL) of facts that contain the sought text, each with the best rank of its matches."""
+    """Build the rows (SQL) of facts with the sought text and their best rank; `lies` are the ranges of documents."""
     value, question = FactVersionRow.value, FactRow.question
     value_rank = case(
         (func.lower(value) == sought.text, _IS), (sought.as_it_stands(value), _VALUE), else_=_WORDS
@@ -235,7 +235,7 @@ def find_places(
     texts = list(_own_texts(records))
     if sought.stems:
         texts += _document_texts(session, records, past=past)
-    words = _Words.read(session, sought, [said.text for said in texts])
+    words = _SoughtWords.read(session, sought, [said.text for said in texts])
     found: dict[int, tuple[FoundIn, ...]] = {}
     for said in texts:
         if marks := tuple(Mark(*span) for span in words.spans(said)):
@@ -266,8 +266,8 @@ def _document_texts(session: Session, records: Sequence[FactRecord], *, past: bo
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """The sought words: a pattern of them (`standing`), their stems, and `known`, the stems of words in the texts."""
+class _SoughtWords:
+    """The sought words to mark in texts: a pattern (`standing`), stems, and `known`, the stems of the texts' words."""
 
     standing: re.Pattern[str]
     stems: frozenset[str]
@@ -275,7 +275,7 @@ class _Words:
     known: dict[str, tuple[str, ...]]
 
     @classmethod
-    def read(cls, session: Session, sought: SoughtText, texts: Sequence[str]) -> _Words:
+    def read(cls, session: Session, sought: SoughtText, texts: Sequence[str]) -> _SoughtWords:
         stems = frozenset(stem for some in sought.stems for stem in some)
         known = stems_of(session, searched_words(" ".join(texts)).split(" ")) if stems else {}
         return cls(sought.pattern(), stems, sought.last, known)
@@ -348,7 +348,7 @@ def _rare_review(review: Review | None = None, **others: Any) -> Review | None:
 
 
 def _without_join(condition: _CONDITION) -> _CONDITION:
-    """Wrap a condition with a subquery so that the server reads this once, and does not join it to each fact."""
+    """Wrap a condition with a subquery so that the server runs the subquery once, and does not join it to each fact."""
     return case((condition, true()), else_=false())
 
 
@@ -409,7 +409,7 @@ _STEMS = b"SELECT word, tsvector_to_array(to_tsvector('pg_catalog.english', word
 
 @dataclass(frozen=True, slots=True)
 class SoughtText:
-    """A sought text in lower case, with its words as values and questions have them, and `stems` as sentences do.
+    """A sought text in lower case, with words to compare with values and questions, and `stems` with sentences.
 
     Without words it is sought literally, in values and questions. `last` is the last word if it may begin a longer one.
     """
@@ -448,9 +448,9 @@ class SoughtText:
         if not self.stems:
             return None
         *whole, last = (" & ".join(map(quote_lexeme, stems)) for stems in self.stems)
-        return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
+        return SentenceRow.words.op("@@")(_query([*whole, self._last_word_query(last)]))
 
-    def _going_on(self, last: str) -> str:
+    def _last_word_query(self, last: str) -> str:
         """Give the query part (tsquery) of the last word: in any of its forms, or as the beginning of another word."""
         return f"({last} | {_beginning(self.last)})" if self.last else last
 

@@ -111,7 +111,7 @@ def write_all_sentences(session: Session) -> None:
 def merge_new_words(session: Session) -> None:
     """Merge new words into the text-search indexes, so that searches need not scan them one by one.
 
-    An index that this role does not own is left to the vacuum.
+    An index that this database role does not own is left to PostgreSQL's vacuum.
     """
     session.execute(_SETTLE)
 

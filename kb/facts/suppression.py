@@ -75,7 +75,7 @@ def hold_off_erasure(session: Session) -> None:
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for transactions that store texts, and keep later ones waiting. Call it before locking the log or rows."""
+    """Wait for transactions that store texts, block later ones until this ends. Call it before locking log or rows."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ERASE_LOCK})
 
 
@@ -188,7 +188,7 @@ class Digests:
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Compute the digests of a fact: of each kind one for each form of its value."""
+        """Compute a fact's digests: for each kind (`_digested_texts`) one by each form of its value (`kb.texts`)."""
         return self._of_forms(forms_of_text(value), value, question, place)
 
     def possible_digests(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
@@ -213,7 +213,7 @@ class Digests:
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Compute the digest of successive words."""
+        """Compute the digest of words that follow one another in a text."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
@@ -347,7 +347,7 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 @dataclass(frozen=True, slots=True)
 class OthersSaying:
-    """Facts besides those to erase that share one of `texts`, read after change `seq`; each with the shared forms."""
+    """Facts not to be erased that have one of `texts`: by id, with the forms they share, read after change `seq`."""
 
     texts: Collection[str]
     facts: Mapping[int, Collection[str]]
@@ -414,7 +414,7 @@ UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time
 class TextOrigin:
     """The origin of a text that is searched: the facts it names, and when it was made (after change `seq`, or `at`).
 
-    Without either time it may have every erased text but those of the facts it names.
+    A text without either time may contain every erased text but those of the facts it names.
     """
 
     fact_ids: frozenset[int] = frozenset()
@@ -484,7 +484,7 @@ class ErasedTexts:
 
     @property
     def last_everywhere(self) -> int:
-        """The last change that erased one of these texts everywhere; 0 where there is none."""
+        """The last change that erased one of these texts also where its fact is not named; 0 where there is none."""
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
@@ -516,7 +516,7 @@ class ErasedTexts:
     def _end_of_erased(
         self, digests: Digests, readings: Iterable[Reading], said: TextOrigin, met: set[int]
     ) -> int:
-        """Give the end, in words, of the longest of these readings that is a forbidden erased text; 0 if none is."""
+        """Give the index of the word after the longest reading that is a forbidden erased text; 0 if none is."""
         last = 0
         for taken, end in readings:
             same = self._by_digest.get(digests.of_words(taken), ())
@@ -548,7 +548,7 @@ def keep_erased(
 ) -> None:
     """Store the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
-    A text in `standing` (by its forms) is still said on purpose elsewhere: it counts only in texts that name the fact.
+    A text with a form in `standing` is still said elsewhere on purpose: it counts only in texts that name the fact.
     """
     digests = Digests.of(session)
     rows = []

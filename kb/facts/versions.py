@@ -228,7 +228,7 @@ def write_new_states(
 
 
 def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[FactState]) -> list[int]:
-    """Delete the context keys of `moved` facts, and all but alias keys of facts `asked` otherwise, in every keyset.
+    """Delete, in all keysets, context keys of `moved` facts and all but aliases of `asked` ones (with a new question).
 
     An encoder may read the question in the place of the context. An adopted key was made from the context alone, by its
     publisher, and goes only with a move.
@@ -358,7 +358,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
 def _last_changes(
     session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
 ) -> list[tuple[int, int | None]]:
-    """Give each fact with the last change that deleted, judged or edited it, as `change` did; None bars the undo."""
+    """Give each fact with the last change that did what `change` did: delete, judge or edit. None bars the undo."""
     if change.kind in DELETING:
         return [(v.fact_id, v.to_seq) for v in versions]
     if change.kind not in audit.VERDICTS:
@@ -370,7 +370,7 @@ def _last_changes(
 
 
 def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
-    """Say whether the facts that change `seq` restored were deleted to abstain. Raises `NotUndoable` for a mixture."""
+    """Say whether the facts that `seq` restored were deleted with `abstain`. Raises `NotUndoable` if only some were."""
     number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
     if 0 < number < len(fact_ids):
         raise refusals.not_undoable(

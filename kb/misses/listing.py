@@ -237,7 +237,7 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
 def look_up_queries(
     store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
-    """Give the hits of each query; None unless the active keyset is of this checkpoint."""
+    """Give the hits of each stored query; None if no keyset of this checkpoint is active and can answer."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
         lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
@@ -251,13 +251,13 @@ def _by_words(store: SearchableStore, session: Session, question: str, k: int) -
         statement = (
             select(FactRow.id, FactVersionRow.value, FactRow.question)
             .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
-            .where(_said_in(sentence))
+            .where(_said_in_sentence(sentence))
         )
         for row in session.execute(statement.order_by(FactRow.span_start, FactRow.id).limit(k)):
             yield NearFact(row.id, row.value, row.question, None, sentence.document_id)
 
 
-def _said_in(sentence: SentenceFound) -> ColumnElement[bool]:
+def _said_in_sentence(sentence: SentenceFound) -> ColumnElement[bool]:
     if sentence.fact_id is not None:
         return FactRow.id == sentence.fact_id
     return and_(
@@ -289,7 +289,7 @@ def group_questions(
     modes = {row.id: row.mode for row in stored}
     said: Mapping[int, Texts] = {row.id: (row.prompt, row.output) for row in stored}
     said = show(session, said) if show else said
-    starts = _starts(session, [place for place in places if place.ordinal != WHOLE])
+    starts = _output_starts(session, [place for place in places if place.ordinal != WHOLE])
     return {
         place: question_of(modes[place.generation_id], prompt, output[:start], is_read=is_read)
         for place in places
@@ -303,7 +303,7 @@ _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, Gen
 
 
 def read_question_condition() -> ColumnElement[bool]:
-    """Build a condition (SQL): the reader was asked the prompt's question, as no earlier lookup had found a fact."""
+    """Build a condition (SQL): a lookup asked the reader the prompt's own question, as no earlier one was a hit."""
     earlier = aliased(AttributionRow)
     found = exists().where(
         earlier.generation_id == AttributionRow.generation_id,
@@ -313,7 +313,7 @@ def read_question_condition() -> ColumnElement[bool]:
     return (GenerationRow.ranking == READER) & ~found
 
 
-def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, tuple[int, bool]]:
+def _output_starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, tuple[int, bool]]:
     if not places:
         return {}
     place = (AttributionRow.generation_id, AttributionRow.ordinal)
@@ -426,7 +426,7 @@ class _Kept(NamedTuple):
 def ask_again(
     store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
 ) -> tuple[AskedAgain, ...]:
-    """Ask the newest five questions again, and say which find the fact. One without a stored text or query does not."""
+    """Ask the newest five questions again, and say which find the fact. A lookup without a stored query finds none."""
     asked = questions[:MOST_ASKED]
     kept = _stored_misses(store, asked)
     return tuple(

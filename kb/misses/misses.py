@@ -94,7 +94,7 @@ class Misses:
             return listing.count_misses(session, "open") if self.store.settings.keep_answers else 0
 
     def group(self, on_done: Callable[[int, int], None] | None = None, *, most: int | None = None) -> int:
-        """Assign new misses to groups, all or about `most`, and count them. It stops where another process groups."""
+        """Assign new misses to groups, all or about `most`; give their number. It stops if another process does it."""
         if not self.store.settings.keep_answers:
             return 0
         with self.store.sessions() as session:
@@ -285,7 +285,7 @@ def _has_groups_lock(session: Session) -> bool:
 
 
 def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
-    """Select lookups with what misses are compared by. An output as a whole has the query of its first lookup."""
+    """Build a statement (SQL): lookups with what misses are compared by; for a whole output, the query of its first."""
     asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
     said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))
     return (
@@ -395,7 +395,7 @@ _Near = tuple[int, float]  # a slot, and the cosine of its leader
 
 @dataclass(frozen=True, slots=True)
 class ComparedMiss:
-    """The words by which a miss is compared, and its query, if it has one: a unit vector of the checkpoint `space`."""
+    """The words by which a miss is compared, and its query, if it has one: a unit vector by the checkpoint `space`."""
 
     words: frozenset[str]
     space: str = ""
@@ -416,7 +416,7 @@ class _LeaderQueries:
         self.slots.append(slot)
 
     def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_Near]:
-        """Give each query's nearest leader, by slot and cosine, among those from row `first` on; there must be one."""
+        """Give each query's nearest leader, as slot and cosine, among those from row `first` on; there must be one."""
         cosines_BN = queries_BD @ self.rows_ND[first : len(self.slots)].T
         best_B = cosines_BN.argmax(axis=1)
         return [
@@ -462,7 +462,7 @@ class Leaders:
         return slots
 
     def _near(self, misses: Sequence[ComparedMiss]) -> dict[int, _Near]:
-        """Give the nearest known leader of each miss with a query. All queries of a space are compared at once."""
+        """Give the nearest known leader of each miss with a query, by the position of the miss in `misses`."""
         found: dict[int, _Near] = {}
         for (name, dim), space in self._spaces.items():
             queries = {
@@ -501,7 +501,7 @@ class Leaders:
         return best
 
     def _candidates(self, words: frozenset[str]) -> Iterator[int]:
-        """Yield the leaders that have one of the rarest words. One that shares enough of all words has one of these."""
+        """Yield the slots of leaders with one of the rarest words. One that shares enough words has one of these."""
         rarest = sorted(words, key=lambda word: (len(self._saying.get(word, ())), word))
         for word in rarest[: len(words) - math.ceil(OVERLAP * len(words)) + 1]:
             yield from self._saying.get(word, ())

@@ -177,8 +177,8 @@ def judge_answers(
     """Judge the answer to a question whose expected answer is in this corpus (None: in any)."""
     result, reason = _outcome(kept, heard), None
     if result != "right":
-        likeliest = _of_likeliest(heard, expected_values(kept)) if kept.expected else ANOTHER
-        reason = likeliest or _of_texts(store, corpus, kept, asker)
+        likeliest = _reason_by_likeliest(heard, expected_values(kept)) if kept.expected else ANOTHER
+        reason = likeliest or _reason_by_texts(store, corpus, kept, asker)
     return AskedItem(
         question=kept.question,
         expected=kept.expected,
@@ -200,8 +200,8 @@ def _outcome(kept: KeptQuestion, heard: HeardAnswer) -> str:
     return "abstained" if heard.value is None else "wrong"
 
 
-def _of_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
-    """Give the reason that follows from the likeliest words; None where none follows from them."""
+def _reason_by_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
+    """Give the reason (of `REASONS`) for a wrong or missing answer that the likeliest value shows; None without one."""
     if heard.withheld:
         return WITHHELD
     best = outcome_of_answer(heard.best, wanted)
@@ -210,7 +210,7 @@ def _of_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
     return CUT if best == "near" else None
 
 
-def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker) -> str:
+def _reason_by_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker) -> str:
     if any(
         outcome_of_answer(text, expected_values(kept)) in RIGHT for text in asker.window_texts(kept.question)
     ):
@@ -251,9 +251,9 @@ LEAST = {"words": -1.0, "reader": 0.0}  # thresholds that anything reaches
 
 @dataclass(frozen=True, slots=True)
 class HeardAnswer:
-    """The answer to a question: `value`, None for none; `best` is the likeliest, also below the threshold.
+    """The answer to a question: `value`, None for none; `best` is the likeliest value, even below the threshold.
 
-    `fact_ids` are the facts in it, and `fact_id` the one that says most. Of a `withheld` answer they are deleted facts.
+    `fact_ids` are the facts in it, `fact_id` that of its longest part. Of a `withheld` answer they are deleted.
     """
 
     value: str | None

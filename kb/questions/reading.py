@@ -97,7 +97,7 @@ def run_record(session: Session, run_id: int, name: str | None = None) -> Questi
 
 
 def list_items(session: Session, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-    """List the items of a run in the order asked, past the first `after`."""
+    """List what came of each question of a run, in the order asked, without the first `after`."""
     statement = select(QuestionOutcomeRow).where(QuestionOutcomeRow.run_id == run_id)
     rows = session.scalars(statement.order_by(QuestionOutcomeRow.id).offset(after).limit(limit))
     return [
@@ -182,7 +182,7 @@ def put_set(
     there = {row.text: row for row in session.scalars(statement.order_by(QuestionRow.id.desc()))}
     for one in questions:
         row = there.setdefault(one.question, QuestionRow(set_id=set_id))
-        _say(row, one, fact_ids, finder)
+        _fill_question_row(row, one, fact_ids, finder)
     if len(there) > MOST:
         raise InvalidQuestions(f"the set would grow to {len(there):,}, above {MOST:,}. Use another set")
     session.add_all(there.values())
@@ -195,7 +195,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
     row = session.scalar(found.with_for_update())
     if row is None:
         raise refusals.question_not_found([question_id])
-    _say(row, one, row.fact_ids, quotations.finder_for_facts(session, row.fact_ids))
+    _fill_question_row(row, one, row.fact_ids, quotations.finder_for_facts(session, row.fact_ids))
     session.flush()
 
 
@@ -211,7 +211,7 @@ def remove_questions(session: Session, set_id: int, question_ids: Sequence[int])
         raise refusals.question_not_found(missing)
 
 
-def _say(row: QuestionRow, one: DraftQuestion, fact_ids: Sequence[int], finder: Finder) -> None:
+def _fill_question_row(row: QuestionRow, one: DraftQuestion, fact_ids: Sequence[int], finder: Finder) -> None:
     row.text = redact_json(one.question, finder)
     row.expected = redact_json(list(dict.fromkeys(one.expected)), finder)
     row.fact_ids, row.at = list(fact_ids), datetime.now(UTC)

@@ -148,7 +148,7 @@ class QuestionSets:
             return reading.run_record(session, run_id, name)
 
     def items(self, name: str, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-        """List the outcomes of a run's questions, past the first `after`. Raises `QuestionRunNotFound`."""
+        """List what came of each question of a run, without the first `after`. Raises `QuestionRunNotFound`."""
         with self.store.sessions() as session:
             return reading.list_items(session, reading.run_record(session, run_id, name).run_id, after, limit)
 
@@ -172,7 +172,7 @@ MOST_SEQS = 1_000
 
 
 def compare_runs(session: Session, name: str, before_id: int | None, after_id: int | None) -> RunComparison:
-    """Compare two runs of a set, by default the last two. The time between goes from the start of the first run.
+    """Compare two runs of a set, by default the last two, with the changes since the first one began.
 
     Raises `InvalidValue` where there are no two, and `QuestionRunNotFound`.
     """
@@ -183,7 +183,7 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
         for run_id in (before_id, after_id)
     )
     ids = sorted(was.keys() | now.keys())
-    changed = [(was.get(one), now.get(one)) for one in ids if _came(was.get(one)) != _came(now.get(one))]
+    changed = [(was.get(one), now.get(one)) for one in ids if _result(was.get(one)) != _result(now.get(one))]
     first, last = sorted((before, after), key=lambda run: run.run_id)
     between = (ChangeRow.seq > first.first_seq) & (ChangeRow.seq <= last.seq)
     kinds = select(ChangeRow.kind, func.count()).where(between).group_by(ChangeRow.kind)
@@ -218,7 +218,7 @@ def _runs_to_compare(session: Session, name: str, before: int | None, after: int
     return before, after
 
 
-def _came(item: AskedItem | None) -> tuple[object, ...] | None:
+def _result(item: AskedItem | None) -> tuple[object, ...] | None:
     return None if item is None else (item.value, item.outcome, item.reason)
 
 
@@ -273,7 +273,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
     """Read the questions of a file, CSV by its name or JSON Lines. Raises `InvalidQuestions`, which names the line."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         try:
-            return _added_up(_read_rows(lines) if file.suffix.lower() == ".csv" else _read_objects(lines))
+            return _read_drafts(_read_rows(lines) if file.suffix.lower() == ".csv" else _read_objects(lines))
         except UnicodeDecodeError as error:
             raise InvalidQuestions("the file is not UTF-8. Save it as UTF-8") from error
 
@@ -281,10 +281,10 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
 def questions_of_text(text: str) -> list[DraftQuestion]:
     """Read pasted questions: JSON Lines where they begin with a brace, else CSV. Raises `InvalidQuestions`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
-    return _added_up(_read_objects(lines) if text.lstrip().startswith("{") else _read_rows(lines))
+    return _read_drafts(_read_objects(lines) if text.lstrip().startswith("{") else _read_rows(lines))
 
 
-def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQuestion]:
+def _read_drafts(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQuestion]:
     values: dict[str, list[str]] = {}
     for number, record in records:
         question, said = _question(number, record)

@@ -101,12 +101,12 @@ class Blocks:
         self._pieces.append(piece)
 
     def strip_end(self, piece: str) -> None:
-        """Remove this piece again where it was added last."""
+        """Remove this piece again if it is the last of the open block."""
         if self._pieces and self._pieces[-1] == piece:
             self._pieces.pop()
 
     def close(self, *, after: str = "\n\n", verbatim: bool = False) -> str:
-        """End the open block and give its text, with single blanks unless verbatim; `after` separates the next."""
+        """End the open block and give its text, with single blanks unless `verbatim`; `after` goes before the next."""
         text = "".join(self._pieces)
         self._pieces.clear()
         if verbatim:

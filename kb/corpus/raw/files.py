@@ -226,7 +226,7 @@ def _take(file: RawFile, about: os.stat_result, found: FoundFiles) -> None:
 
 
 def _is_dump(path: Path, origin: FolderOrigin) -> bool:
-    """Say whether an XML file of a folder is a wiki's, since most are something else."""
+    """Say whether an XML file of a folder is the dump of a wiki, since most XML files are not."""
     try:
         with opened_file(path, origin) as place, place.open("rb") as file:
             return _DUMP in file.read(_HEAD_BYTES)
@@ -281,7 +281,7 @@ class ReadRequest(msgspec.Struct):
 class ReaderReport(msgspec.Struct, omit_defaults=True):
     """A report of the reading process: a document, a refusal, or progress up to `line`.
 
-    `reached` is the end of that line in bytes; `end` marks the end of the file. After a `breach` no report follows.
+    `reached` is that line's end in bytes; `end` marks the file's end. After a `breach` (limit, failure) none follows.
     """
 
     line: int = 0

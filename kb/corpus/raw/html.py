@@ -215,7 +215,7 @@ def heading_line(text: str) -> str | None:
 
 
 def _short(line: str) -> str | None:
-    """Give a line without blanks and signs around it; None if it is too long for a title or has no letter."""
+    """Give a line as a title, without blanks and marks around it; None if it is too long for one or has no letter."""
     title = " ".join(line.split()).strip("#=*_~ ")
     fits = len(title) <= _LONGEST and len(title.split()) <= _MOST_WORDS
     return title if fits and any(character.isalpha() for character in title) else None

@@ -424,7 +424,7 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
 
 
 def _place(uri: str) -> PurePosixPath:
-    """Give the path that an address has on its host, or the host if the path is empty."""
+    """Give the path part of an address (URL), or its host if the path is empty."""
     parts = urlsplit(uri)
     return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
 

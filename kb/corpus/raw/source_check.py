@@ -54,7 +54,7 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCheck:
-    """The result of a check: the outcome, and the place and text (`says`) of the words found at the source.
+    """The result of a check: one of `OUTCOMES`, and the place and text (`says`) of the words found at the source.
 
     If the source is gone or cannot be read, there is a `cause` only; if the sentence is not found, there is no place.
     """
@@ -73,7 +73,7 @@ class SourceCheck:
 def check_source(
     said: SourcedStatement, *, allow_private: bool = False, limits: DocumentLimits | None = None
 ) -> SourceCheck:
-    """Read the document's file or page again, and compare. A source that cannot be read is an outcome, not an error.
+    """Read the document's file or page again, and look for the statement. An unreadable source is an outcome, no error.
 
     Pages of private networks are read only with `allow_private`.
     """

@@ -96,7 +96,7 @@ class Fetcher:
             raise Unreadable(f"it is of {url.scheme or 'no scheme'}, not http:// or https://; correct it")
         if url.userinfo:
             raise Unreadable("it holds a name or a password, which would be stored; leave that out")
-        name, number = url.raw_host.decode("ascii"), _number_of(url, self.allow_private)
+        name, number = url.raw_host.decode("ascii"), _ip_address_of(url, self.allow_private)
         headers = {"Host": url.netloc.decode("ascii"), "User-Agent": "colmlm", "Accept": _ACCEPTED}
         how = {"sni_hostname": name, "timeout": _TIMEOUT}
         return httpx2.Request("GET", url.copy_with(host=number), headers=headers, extensions=how)
@@ -115,7 +115,7 @@ class Fetcher:
             self._client = None
 
 
-def _number_of(url: httpx2.URL, allow_private: bool) -> str:
+def _ip_address_of(url: httpx2.URL, allow_private: bool) -> str:
     """Give the IP address of a host. Raises `Unreadable` if one of its addresses is private, unless `allow_private`."""
     port = url.port or (443 if url.scheme == "https" else 80)
     found = addresses_of(url.raw_host.decode("ascii"), port)
