@@ -56,7 +56,7 @@ def brief_table(facts: Iterable[FactRecord]) -> None:
 
 
 def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
-    """Print the rows of a file that cannot be used, and exit with 3. The JSON object also has the fields `told`."""
+    """Print the rows of a file that cannot be used and the sentence `nothing`. Exit with 3. JSON also has `told`."""
     if wants_json():
         print_json({"refused": refused, **told})
     for row in refused:
@@ -151,7 +151,7 @@ def print_edit(edit: Edit, *, undoes: int | None = None) -> None:
 
 
 def print_change(edit: Edit, *, undoes: int | None = None, **more: object) -> None:
-    """Print the change that an edit made, which may undo another. As JSON it has `more` fields."""
+    """Print the change that an edit made, which may undo another. With --json the object also has the fields `more`."""
     undone = {} if undoes is None else {"undoes": undoes}
     if wants_json():
         print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **undone, **more})
@@ -248,7 +248,7 @@ def print_stale_facts(found: StalePage) -> None:
 
 
 def lineage_lines(findings: Iterable[LineageFinding], what: str) -> list[str]:
-    """List the checkpoints that were trained on a text (named `what`), those that were not, and those not known."""
+    """List in sentences which checkpoints were trained on a text (named `what`), which not, and which are unknown."""
     asked = list(findings)
     named = {"listed": f"Trained on {what}", "not-listed": f"By their records not trained on {what}"}
     lines = [

@@ -17,7 +17,7 @@ Names = Mapping[str, str]  # names with their help
 
 
 def complete_words(program: str, env: Mapping[str, str]) -> str | None:
-    """Give the completions of a command's name that a shell asks for by `env`; None if it asks for none."""
+    """Give the completions of a command's name, in the form of the shell that asks by `env`; None if there are none."""
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
@@ -60,7 +60,7 @@ _ZSH = str.maketrans({'"': '""', "'": "''", "$": "\\$", "`": "\\`", ":": r"\\:"}
 
 
 def _fish(names: Names, env: Mapping[str, str]) -> str | None:
-    """Answer fish, which asks twice: whether names follow, which any exit with code 0 affirms, and then which."""
+    """Give fish an empty text if it asks whether names follow (exit code 0 affirms), or the names if it asks which."""
     told = "".join(f"{name}\t{said}\n" for name, said in names.items())
     return {"is-args": "", "get-args": told}.get(env.get("_TYPER_COMPLETE_FISH_ACTION", ""))
 

@@ -40,7 +40,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 @contextmanager
 def using_options(given: ProgramOptions) -> Iterator[None]:
-    """Make these the options that `program_options` gives in the block."""
+    """Let `program_options` return these options while the block runs."""
     before = _IN_USE.set(given)
     try:
         yield
@@ -81,14 +81,14 @@ class RankedBy(StrEnum):
 
 
 def no_nan(value: float | None) -> float | None:
-    """Refuse nan and inf, for which comparisons with bounds are meaningless."""
+    """Give a finite number or None as it is. Raises `BadParameter` for nan and inf."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number, such as 0.5.")
     return value
 
 
 def above_zero(value: float) -> float:
-    """Refuse a number that is not above zero, since the bounds of options are inclusive."""
+    """Give a number above zero as it is. Raises `BadParameter` for others, as the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0; give a larger number.")
     return value
@@ -116,7 +116,7 @@ def parse_time(said: str) -> datetime:
 
 
 def parse_place(said: str | int) -> int:
-    """Read a place in a ranked list, as `format_place` writes it, or as the one number that JSON has."""
+    """Read a place in a ranked list, "4.12" or as in JSON, as one number: rank times `PLACE`, plus the id."""
     from colmlm.kb.facts.records import PLACE
 
     found = re.fullmatch(r"(?:([0-9]{1,3})\.)?([0-9]{1,19})", str(said))
@@ -134,7 +134,7 @@ def format_place(place: int) -> str:
 
 
 def principal_name(shown: str | None) -> str | None:
-    """Give the name in a principal as a table shows it, such as "token desk" or "local ann"."""
+    """Remove the kind from a principal as a table shows it: "token desk" becomes "desk", "local ann" becomes "ann"."""
     return shown and shown.removeprefix("token ").removeprefix("local ")
 
 
@@ -272,7 +272,7 @@ def require_somebody(answered: bool, what: str) -> None:
 
 
 def require_with(option: str, **given: object) -> None:
-    """Raise `BadParameter` if options were given that have an effect only beside `option`; it names these alone."""
+    """Raise `BadParameter` if any `given` option is set, since these have an effect only together with `option`."""
     if names := given_options(**given):
         counts, them = ("they count", "them") if "," in names else ("it counts", "it")
         cause = f"{counts} beside {option} alone; pass {option} too, or leave {them} out."

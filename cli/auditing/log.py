@@ -65,7 +65,7 @@ AfterChange = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """The changes that `log list` shows: `limit` at most, newest first `before` one or oldest first `after` one."""
+    """At most `limit` changes for `log list`: newest first with `seq` below `before`, or oldest first above `after`."""
 
     before: int | None
     after: int | None
@@ -330,7 +330,7 @@ def _describe_signer(demanded: bool) -> str:
 
 
 def _describe_witnessed(report: AuditReport, head: Head) -> str:
-    """Describe whether a witnessed head is in the log, how old it is, and how many changes came after it."""
+    """Describe whether a head that was kept elsewhere is in the log, its age in days, and how many changes follow."""
     if not report.holds_witnessed:
         return "IS NOT in this log"
     broken = min((found.first_seq for found in report.breaks), default=report.seq + 1)

@@ -128,7 +128,7 @@ def outputs(
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
-         g.ranking, _thumbs(g), g.principal, shorten(g.prompt, 40), _shorten_output(g))
+         g.ranking, _describe_thumbs(g), g.principal, shorten(g.prompt, 40), _shorten_output(g))
         for g in found
     ]  # fmt: skip
     none = "No outputs found. Store one: colmlm ask QUESTION"
@@ -141,7 +141,7 @@ def outputs(
         note(f"More outputs: --after {more}")
 
 
-def _thumbs(stored: GenerationRecord) -> str:
+def _describe_thumbs(stored: GenerationRecord) -> str:
     return ", ".join(f"{n} {what}" for n, what in ((stored.up, "up"), (stored.down, "down")) if n)
 
 
@@ -153,8 +153,8 @@ def _shorten_output(stored: GenerationRecord) -> str:
 
 
 def show_output(trace: OutputTrace) -> None:
-    """Print an output with its splices marked, the place that it quotes or its uncited stretches, the source of each
-    splice, and the feedback.
+    """Print an output with marked splices, the source that it quotes or its uncited stretches, each splice's source,
+    and the feedback.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
     of = ", ".join(filter(None, (f"mode {trace.mode}", f"ranking {trace.ranking}", filter_note(trace))))
@@ -561,7 +561,7 @@ _TREATMENTS = {"erase": "The whole fact is erased.", "blank": "The name is blank
 
 
 def report_page(report: PersonReport) -> str:
-    """Write a report as one HTML page, for the person or whoever decides."""
+    """Write a report on a person as one HTML page, for that person or for those who decide on the erasure."""
     head = f"What is stored about {escape(report.name)}"
     also = f" Also searched: {escape(', '.join(report.also))}." if report.also else ""
     of = f"Database {report.database}, as of change {report.seq}, {report.at}.{also}"

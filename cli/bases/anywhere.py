@@ -42,7 +42,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """Give the base at `server` (None: that of the settings), without contacting it yet.
 
-    An empty `server` means this process alone. Without any address, the server of this home may answer too.
+    An empty `server` means this process alone. Without any address, a server that runs on this home may answer too.
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
@@ -61,7 +61,7 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
 
 @contextmanager
 def _options_named() -> Iterator[None]:
-    """Convert `NotHeeded`, which a server's client raises, to `BadParameter` with the name of the command's option."""
+    """Convert `NotHeeded` (a parameter has no effect on a server) to `BadParameter` with the name of the option."""
     try:
         yield
     except NotHeeded as error:

@@ -172,9 +172,9 @@ class LocalBase:
     def ask_server_first(
         self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
-        """Call `ask` with the base of this home's server, or with this base if it is `alone` or can't reach a server.
+        """Call `ask` with the base of this home's server, or with this base if it is `alone` or no such server answers.
 
-        The server is not asked `as_of` a change (its token may lack the right). Its error after a request is raised.
+        With `as_of` this base is used: the server's token may lack the right. Errors after a sent request are raised.
         """
         from colmlm.cli.bases.nearby import near_base
 

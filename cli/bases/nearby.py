@@ -50,7 +50,7 @@ ENCODING_SECONDS = 60.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """The file that describes a running server. `answers_by` is a digest of the settings that its answers use."""
+    """The contents of a running server's file. `answers_by` is the SHA-256 of the settings that affect its answers."""
 
     url: str
     token: str
@@ -62,7 +62,7 @@ class RunningServer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalToken | None]:
-    """Write a server's address and new token to its home for the block; give the token, or None if not shared."""
+    """For the block, write a loopback server's URL and new token to its home. Give the token; None if not written."""
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
@@ -205,7 +205,7 @@ def held_secret(file: Path, secret: str) -> Iterator[None]:
     """Write a secret that is valid while the block runs, and remove it at the end.
 
     The file is locked while the block runs. The system releases the lock of a killed process, so a file without a lock
-    is known to be left over.
+    was left by one.
     """
     held = _write_secret(file, secret)
     try:

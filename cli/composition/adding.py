@@ -76,8 +76,8 @@ class AddingTally:
 @dataclass(slots=True)
 class Adding:
     """One run that adds the documents of found files to a corpus. Files in the folder `kept_in` are temporary, so their
-    documents get no URI. Ids that are `taken` belong to documents of other files. `on_parsed` is called with what a
-    file gave, and `before_piece` before documents are stored.
+    documents get no URI. Ids that are `taken` belong to documents of other files. `on_parsed` is called with a
+    file's path and each `Parsed` of it, and `before_piece` before each piece of an ingest is stored.
 
     If it `asks`, its annotator also writes questions; if it `verifies` them, they get keys. The time for the rest is
     measured on the first documents, and noted if it is `worth_telling` seconds or more. `read` counts the bytes read,
@@ -262,7 +262,7 @@ class Adding:
 
 
 def facts_ingested(report: IngestReport | None) -> dict[str, Any]:
-    """Give the counts of facts that an ingest added or left out, for JSON; all are 0 if there was no ingest."""
+    """Give an ingest's `seq` and its counts of facts added or left out, for JSON; None and 0 if there was no ingest."""
     names = ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
     return {name: getattr(report, name, 0) for name in names} | {"seq": report.seq if report else None}
 
@@ -286,7 +286,7 @@ def _key_seconds_per_character(encoder: Encoder, documents: Iterable[AnnotatedDo
 
 
 def _with_doubts(document: AnnotatedDocument, rejected: Iterable[RejectedAnnotation]) -> AnnotatedDocument:
-    """Set the doubt of each fact that lost its question to the code of the rejected annotation, for the reviewer."""
+    """Set the `doubt` of each fact without a question to the code for which its question was rejected; else to None."""
     codes = {(one.start, one.end): one.code for one in rejected if one.question}
     facts = tuple(
         replace(fact, doubt=codes.get((fact.start, fact.end)) if fact.question is None else None)
@@ -342,7 +342,7 @@ def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]
 
 
 def is_short_answer(value: str, answer: str) -> bool:
-    """Tell whether an answer is this value with few other words; one that repeats the question is a bad example."""
+    """Tell whether an answer contains the value, and beside it at most as many words plus `WORDS_BESIDE`."""
     return value in answer and len(answer.split()) <= 2 * len(value.split()) + WORDS_BESIDE
 
 

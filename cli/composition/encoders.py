@@ -80,7 +80,7 @@ REGISTERED = "encoder:"  # starts the path under which a sentence encoder is reg
 
 
 class EncoderName(StrEnum):
-    """Encoders by all-MiniLM-L6-v2: of a fact's question (its sentence if it has none), or always of its sentence."""
+    """The all-MiniLM-L6-v2 encoders. A key encodes a fact's question (else its sentence), or always its sentence."""
 
     minilm = "minilm"
     minilm_sentences = "minilm-sentences"
@@ -173,7 +173,7 @@ _CHECKPOINT = "checkpoint"
 
 
 def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
-    """Give an encoder that takes keys from the file first; the given one if the file is unfit or unreadable."""
+    """Give an encoder with the file's keys; the given one if the file is unreadable or another checkpoint made it."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -127,7 +127,7 @@ class StoringGenerator:
         ]
 
     def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
-        """Refuse requests whose prompt has too many tokens, or token ids that no text has."""
+        """Raise an error if the prompt of a request has too many tokens, or token ids that no text has."""
         context = self.checkpoint.lm.inference.context
         most = context if self.prompt_max_tokens is None else min(context, self.prompt_max_tokens)
         for request in requests:

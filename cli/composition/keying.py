@@ -160,7 +160,7 @@ def measure(
     sample: int,
     telling: Telling,
 ) -> Calibration:
-    """Measure the threshold on up to `sample` questions, spread over the facts. Raises `InvalidValue` for none."""
+    """Measure a threshold on up to `sample` questions. Raises `InvalidValue` without questions or different values."""
     from colmlm.kb.keys.activation import measure_threshold
 
     def encode(questions: Sequence[str]) -> NDArray[np.float32]:
@@ -181,7 +181,7 @@ def _encode(encoder: Encoder, questions: Sequence[str], telling: Telling) -> NDA
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """Describe a measured threshold and its error rates on questions, with advice if it separates them badly."""
+    """Describe a measured threshold and its error rates on questions, with advice if their sum is above 0.75."""
     told = (
         f"Threshold {measured.threshold:.3f}, tried with {count_of(measured.num_questions, 'question')}. Where the "
         f"fact is here, it answers {1 - measured.false_reject_rate:.1%} of them. Where the fact is missing, it stays "
@@ -200,7 +200,7 @@ def adapt(
 ) -> dict[str, Any]:
     """Fill the keyset of the encoder's checkpoint with predicted keys and calibrate it.
 
-    Give the `keyset`, and as `pairs` the figures of the keys that were predicted for each kind.
+    Give a dict for JSON: `keyset` is its record, and `pairs` lists the figures of the predicted keys of each kind.
     """
     with telling.progress("Adapting keys") as advance:
         keyset, adapted = kb.keysets.adapt(encoder, corpus=corpus, on_facts=advance, **how)
@@ -215,7 +215,7 @@ def adapt(
 
 
 def describe_adapted_keys(adapted: AdaptedKeys) -> dict[str, Any]:
-    """Give the figures of the keys that were adapted for one kind, as one flat object for JSON."""
+    """Give the figures of the predicted keys of one kind as a flat dict for JSON: counts, recall, seconds."""
     prediction = asdict(adapted.prediction)
     figures = {name: value for name, value in prediction.items() if name.startswith("recall")}
     return {

@@ -83,7 +83,7 @@ def confidence_of_reader(path: Path) -> Confidence:
 
 
 def digest_of(path: Path, confidence: Confidence) -> str:
-    """Digest a reader's description, which has the digests of its weights, and the confidence."""
+    """Give the SHA-256 of a reader's description, which has the digests of its weights, and of the confidence."""
     from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
 
     described = (path / ANNOTATOR_FILE).read_bytes() if (path / ANNOTATOR_FILE).is_file() else b""

@@ -150,7 +150,7 @@ class Runtime:
     ) -> LoadedModel:
         """Load the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
-        Its lookups also answer an output that began before another keyset was activated. `check` is called at every
+        Its lookups keep serving an output that began before another keyset was activated. `check` is called at every
         step of decoding. Prompts are decoded together, in turns between the callers that `asker` names. A step of
         many tokens is computed by `wide_threads` threads.
         """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Syncing:
     """One sync of a corpus with the files that were found in a folder. `places` are the paths of that folder.
 
-    `adding` adds new and changed documents. With `move` the corpus may have followed another folder.
+    `adding` adds new and changed documents. With `move`, a corpus that follows another folder follows this one instead.
     """
 
     kb: KnowledgeBase
@@ -47,7 +47,7 @@ class Syncing:
     move: bool = False
 
     def plan(self) -> SyncPlan:
-        """Compare the files with those of the last sync.
+        """Compare the digests of the files with those of the last sync, and give the plan.
 
         Raises `FolderOther` if the corpus follows another folder, and `FolderEmpty` if all known files are gone.
         """
@@ -169,7 +169,7 @@ def _sha256(file: RawFile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """The work of a sync, by paths of files. `known` has the files of the last sync, `digests` those to read."""
+    """The work of a sync, as paths. `known` has the files of the last sync, `digests` the digests of those to read."""
 
     known: Mapping[str, SyncedFile]
     new: tuple[str, ...]
@@ -191,7 +191,7 @@ class SyncPlan:
 class FilesRead:
     """The ids of the documents of each file that was read, and the files of which something was refused.
 
-    `in_order` has each file with a document, in the order of reading; `to_note` has given the first `noted` of them.
+    `in_order` has pairs (path, document id) in the order of reading. `to_note` has given the first `noted` of them.
     """
 
     documents: dict[str, list[str]] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class FilesRead:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """Record what a sync did, or would do: its plan, what it added, and the removal of the `num_gone` documents."""
+    """The result of a sync or of its preview: its plan, what it added, and the removal of `num_gone` documents."""
 
     plan: SyncPlan
     adding: Adding

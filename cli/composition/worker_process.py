@@ -164,7 +164,7 @@ class WorkerProcess:
 
 
 def _environment(settings: Settings, checkpoint: Path | None, log_format: str) -> dict[str, str]:
-    """Give the variables for settings that options of the command may override, and for text logs in a terminal."""
+    """Give a worker's variables: settings that options may override, and `COLMLM_LOG_FORMAT` for a terminal."""
     named = {
         "COLMLM_HOME": str(settings.home),
         "COLMLM_DATABASE_URL": settings.database_url,

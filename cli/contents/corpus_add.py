@@ -440,7 +440,7 @@ def import_release(
     with Runtime.from_environment() as runtime:
         from colmlm.kb.releases.releases import ReleaseProgress
 
-        made_by = _made_by(runtime, checkpoint)
+        made_by = _checkpoint_of_keys(runtime, checkpoint)
         with (
             runtime.telling.progress("Checking entries") as examined,
             runtime.telling.progress("Checking keys") as read,
@@ -459,7 +459,7 @@ def import_release(
     print_json(told) if wants_json() else _show_importing(report, keyset)
 
 
-def _made_by(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None:
+def _checkpoint_of_keys(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None:
     return None if checkpoint is None else runtime.encoder_at(checkpoint).checkpoint
 
 

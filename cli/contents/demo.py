@@ -272,9 +272,9 @@ class Demonstration:
         )
 
     def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
-        """Find the ids of the fact and of live ones that say the same: with its question, or near it with its value.
+        """Find the ids of the fact and of live facts that say the same: with its question, or near it with its value.
 
-        A fact is near where a lookup of the question would accept it. Facts of the same value further away are other
+        A fact is near if a lookup of the question returns it. Facts of the same value further away are other
         facts: two things may have happened in one year.
         """
         (near,) = self.kb.lookups.find(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
@@ -312,7 +312,7 @@ class Demonstration:
         return {hit.fact_id for one in found for hit in one.hits} & deleted
 
     def _restore(self, statements: Sequence[int], seq_before: int) -> int:
-        """Restore those of the facts that were deleted since `seq_before`, even if the delete itself raised."""
+        """Restore those of the facts that were deleted after change `seq_before`; give the `seq` of the last change."""
         records = self.kb.facts.show_many(statements)
         gone = [record.fact_id for record in records if (record.deleted_seq or 0) > seq_before]
         if not gone:

@@ -242,7 +242,7 @@ def _tell_decided(seq: int, verdict: GroupVerdict, group_ids: list[int]) -> None
 
 
 def _question_to_add(group: MissGroup, question: str | None) -> str:
-    """Give the question of the fact to add. Raises before the addition if the group can't be solved by it."""
+    """Give the question of the fact to add. Raises an error if the group is solved or its question redacted."""
     if group.state == "solved":
         raise refusals.miss_group_state([group.group_id], group.state)
     from colmlm.kb.facts.redaction import MARK

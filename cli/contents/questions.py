@@ -131,7 +131,7 @@ def list_sets(
         every = base.questions.runs(name)
         print_json({**asdict(found), "runs": every}) if wants_json() else show_runs(every)
         return
-    questions = _every(base, name)
+    questions = _read_all_questions(base, name)
     print_json({**asdict(found), "questions": questions}) if wants_json() else show_questions(
         found, questions
     )
@@ -237,7 +237,7 @@ def remove(
         say(f"Removed {count_of(number, 'question')} of {name}.")
 
 
-def _every(base: Base, name: str) -> list[KeptQuestion]:
+def _read_all_questions(base: Base, name: str) -> list[KeptQuestion]:
     found: list[KeptQuestion] = []
     while part := base.questions.questions(name, found[-1].question_id if found else 0, AT_ONCE):
         found += part
@@ -435,12 +435,12 @@ def show_items(found: Sequence[AskedItem]) -> None:
 
 
 def count_silent(found: Sequence[AskedItem]) -> int:
-    """Count the questions that nothing should answer and nothing did."""
+    """Count the questions without expected values that rightly got no answer."""
     return sum(one.outcome == "right" and not one.expected for one in found)
 
 
 def summarize_run(run: QuestionRun, silent: int = 0) -> str:
-    """Give the number of each outcome of a run in a sentence; `silent` of the right ones rightly got no answer."""
+    """Give the number of each outcome of a run in a sentence; `silent` counts the right ones that have no answer."""
     right = f"{run.right} of {run.asked} right" + (f" ({silent} silent as expected)" if silent else "")
     return f"Run {run.run_id}: {right}, {run.wrong} wrong, {run.abstained} abstained."
 

@@ -173,7 +173,7 @@ def _read(base: Base, file: Path | None, dry_run: bool) -> Sequence[ReviewVerdic
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
-    """Print the facts of verdicts. Exits with 3 if some verdicts do not fit their facts, as `_settle` would."""
+    """Print the facts of verdicts. Exits with 3 if `_settle` would leave some as they are."""
     facts = base.facts.show_many([one.fact_id for one in verdicts])
     both = list(zip(verdicts, facts, strict=True))
     left = [

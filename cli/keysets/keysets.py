@@ -305,9 +305,9 @@ _COLUMNS = (
 def predicting_by(
     predict: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Convert the options of --predict to arguments of `adapt`; give none without --predict.
+    """Convert the options of --predict to the arguments of `adapt`, which are an empty dict without --predict.
 
-    Raises `BadParameter` for those that mean nothing without --predict, and for the `others` with it.
+    Raises `BadParameter` if these options are given without --predict, or one of the `others` with it.
     """
     how: Adapting = {}
     if from_keyset is not None:
@@ -339,12 +339,10 @@ def _show_predicted(made: dict[str, Any]) -> None:
     if wants_json():
         print_json(made)
         return
-    print_table(
-        _COLUMNS, [[_format_prediction(pair[column]) for column in _COLUMNS] for pair in made["pairs"]]
-    )
+    print_table(_COLUMNS, [[_format_figure(pair[column]) for column in _COLUMNS] for pair in made["pairs"]])
 
 
-def _format_prediction(value: object) -> object:
+def _format_figure(value: object) -> object:
     return "not measured" if value is None else value
 
 
@@ -401,7 +399,7 @@ def create(
     how = predicting_by(predict, None, None, None, kinds=kinds)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        made_by = _chosen(runtime, encoder, checkpoint)
+        made_by = _chosen_encoder(runtime, encoder, checkpoint)
         if index_spec is not None:
             require_spec(
                 made_by.checkpoint.dim, index_spec
@@ -416,8 +414,8 @@ def create(
     print_json(keyset) if wants_json() else _show([keyset])
 
 
-def _chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
-    """Give the sentence encoder of this name, else the settings' checkpoint. Raises `BadParameter` for both."""
+def _chosen_encoder(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
+    """Give the sentence encoder of this name, else that of the checkpoint. Raises `BadParameter` for both."""
     if name is None:
         return runtime.encoder
     if checkpoint is not None:

@@ -236,7 +236,7 @@ def _confirm_return(file: Path, identity: Path | None, yes: bool) -> None:
 def _show_restored(report: RestoreReport, dry_run: bool) -> None:
     done = "Would restore" if dry_run else "Restored"
     say(f"{done} database {report.backup.database}, change {report.backup.seq}.")
-    _show_later(report)
+    _show_later_erasures(report)
     for what, fact_ids in (
         ("erased again", report.erased_again),
         ("deleted since the backup", report.deleted_since),
@@ -254,7 +254,7 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
         note("The files of this server still hold what was erased. Run: colmlm erase --now")
 
 
-def _show_later(report: RestoreReport) -> None:
+def _show_later_erasures(report: RestoreReport) -> None:
     """Print up to which change erasures after the backup are known, and who signed that log."""
     if (head := report.log_head) is not None:
         say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")

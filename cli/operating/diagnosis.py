@@ -163,7 +163,7 @@ def _home(settings: Settings) -> Findings:
 
 
 def _exposure_finding(check: str, exposures: Sequence[Exposure], found: str) -> CheckResult:
-    """Make the finding on places where other users can put files; without any it is ok and says `found`."""
+    """Make the result of a check for places where other users can put files: ok with `found` if there are none."""
     if not exposures:
         return CheckResult(check, "ok", found)
     state = "warning" if all(exposure.to_group for exposure in exposures) else "failed"
@@ -202,7 +202,7 @@ def _disk(settings: Settings) -> Findings:
     for path in (there, *parts):
         if (device := path.stat().st_dev) not in seen:
             seen.add(device)
-            yield _room(path)
+            yield _check_room(path)
         if (
             path != there
             and not os.access(path, os.W_OK)
@@ -216,7 +216,7 @@ def _is_open(home: Path) -> bool:
     return home.is_dir() and os.access(home, os.R_OK | os.X_OK)
 
 
-def _room(path: Path) -> CheckResult:
+def _check_room(path: Path) -> CheckResult:
     free = shutil.disk_usage(path).free
     found = f"{free / 1e9:,.1f} GB free at {path}"
     if free < LEAST_FREE:

@@ -95,10 +95,10 @@ def cores_per_server(num_servers: int) -> int | None:
 
 
 def _leave_a_core(num_servers: int) -> None:
-    """Leave one core of this process free in steps of few tokens, unless OMP_NUM_THREADS sets the threads.
+    """Let torch use one core less than this process's share in steps of few tokens, unless OMP_NUM_THREADS is set.
 
     Threads of OpenMP wait for one another by spinning. On a core that the event loop, lookups or PostgreSQL want too,
-    each product then waits for a turn of the scheduler: a second thread on two cores costs a third of the tokens.
+    each matrix product then waits for the scheduler: a second thread on two cores costs a third of the tokens a second.
     """
     import torch
 
@@ -263,7 +263,7 @@ class ModelLoader:
                 waits.log_outage(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
-        """Load the wanted models that are not loaded, and free those not wanted, by the present keysets."""
+        """Load the models of keysets that answer or may answer next. Free others once the active one's is loaded."""
         line = self.kb.keysets.line()
         if line.active is None:
             return
@@ -279,7 +279,7 @@ class ModelLoader:
         }
 
     def _keysets(self, line: Succession, active: int) -> Iterator[int]:
-        """Give the ids of the keysets whose models are wanted, the most important first."""
+        """Yield the ids of the keysets whose models to load: active, next and former one, as far as they can answer."""
         if self._former is None or self._former[0] != active:  # the log is asked once for each activation
             self._former = active, self.kb.keysets.former(active)
         in_line = (active, line.next, self._former[1])

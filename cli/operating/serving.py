@@ -58,7 +58,7 @@ NoWorker = Annotated[
 
 @Invalid.coded("PortTaken", "Address not available")
 def port_taken(host: str, port: int, cause: str) -> str:
-    """Word why the server cannot listen at its address: it is taken, or this user may not."""
+    """Give the message that a server cannot listen at its address for this `cause`, with the remedy."""
     return f"The server cannot listen on {host}:{port}: {cause}. Nothing was changed. Pass another --port or --host."
 
 
@@ -76,7 +76,7 @@ def up(
     The first start fetches the base weights where they are missing, and takes most of a minute; later ones seconds.
     """
     with Runtime.from_environment(home=home) as runtime:
-        _override(runtime, host, port)
+        _override_address(runtime, host, port)
         listener = None if no_serve else _listen(runtime)
         _prepare(runtime)
         token = access_token(runtime)
@@ -100,7 +100,7 @@ def serve(
 ) -> None:
     """Serve the API and the console on a knowledge base that is there already."""
     with Runtime.from_environment() as runtime:
-        _override(runtime, host, port)
+        _override_address(runtime, host, port)
         listeners = _listeners(runtime, workers)
         runtime.open()
         note(f"Serving on {_address(runtime)}; end with Ctrl-C.")
@@ -113,7 +113,7 @@ def serve(
         serve_shared(runtime, listeners, _address(runtime), with_model=not no_model, worker=worker)
 
 
-def _override(runtime: Runtime, host: str | None, port: int | None) -> None:
+def _override_address(runtime: Runtime, host: str | None, port: int | None) -> None:
     serving = runtime.serving
     runtime.serving = replace(serving, host=host or serving.host, port=port or serving.port)
 

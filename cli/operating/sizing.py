@@ -157,7 +157,7 @@ class Load:
 
     @property
     def is_bits(self) -> bool:
-        """Whether the index is taken to hold a bit for each number of a key."""
+        """Whether the index is taken to store a key as one bit for each of its dimensions (RaBitQ)."""
         return self.code_bytes is None and default_spec(self.keys, self.dim).endswith("RaBitQ")
 
     @property
@@ -166,7 +166,7 @@ class Load:
 
     @property
     def code(self) -> int:
-        """Bytes of a key in the index."""
+        """The length of a key in the index, in bytes: its code, or its float32 numbers in an exact index."""
         if self.is_flat:
             return 4 * self.dim
         return self.code_bytes or (bits_code_bytes(self.dim) if self.is_bits else self.dim // 4)

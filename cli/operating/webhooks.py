@@ -95,7 +95,7 @@ def list_webhooks(base: Base) -> None:
     print_table(columns, map(_row, found), "No webhooks. Add one: colmlm webhooks add URL")
     for webhook in found:
         if webhook.last_error is not None:
-            note(_trouble(webhook))
+            note(_describe_failures(webhook))
 
 
 @app.command(
@@ -190,7 +190,7 @@ def _row(webhook: Webhook) -> tuple[object, ...]:
     )
 
 
-def _trouble(webhook: Webhook) -> str:
+def _describe_failures(webhook: Webhook) -> str:
     said = (
         f"Webhook {webhook.webhook_id}: {count_of(webhook.attempts, 'time')} in a row: {webhook.last_error}."
     )

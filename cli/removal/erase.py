@@ -268,7 +268,7 @@ def show_asked(asked: ErasureRequest) -> None:
 
 
 def count_erased(erased: Erased) -> dict[str, object]:
-    """Give the ids and numbers of what an erasure removed, by kind, for JSON."""
+    """Give what an erasure removed and what still says the facts, by kind, as ids and numbers for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,

@@ -533,7 +533,7 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
 def show_survivors(
     read: int, count: int, survivors: Sequence[SaidSurvivor], texts: Mapping[int, FactRecord]
 ) -> None:
-    """Print the first of `count` places that might still answer; print nothing if the reader read no question."""
+    """Print the first of `count` places that might still answer, with what they say; nothing if `read` is 0."""
     if not read:
         return
     say()

@@ -63,7 +63,7 @@ SHARDS_EXAMPLES = examples(
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The corpora of a run, in the order that a mix weighs them: shards, annotated files, SQuAD files, the demo."""
+    """The corpora of a run. A mix has their weights in this order: shards, annotated files, SQuAD files, the demo."""
 
     shards: tuple[Path, ...] = ()
     annotated: tuple[Path, ...] = ()
@@ -86,7 +86,7 @@ class Sources:
         return mapped
 
     def ratios(self) -> QuestionRatio | None:
-        """Compute the share of question tokens from the shards' manifests; None without shards."""
+        """Compute the share of question tokens among all tokens, from the shards' manifests; None without shards."""
         from colmlm.model.training.corpora import read_manifest
         from colmlm.model.training.start import QuestionRatio
 
@@ -175,7 +175,7 @@ def _build(
 
 
 def _drop_held_out(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
-    """Give the files without `held_out` documents, which are drawn from all of them."""
+    """Give the documents of each file without the `held_out` ones, which are drawn at random from all files."""
     from colmlm.model.training.steps import hold_out
 
     numbered = [(number, document) for number, file in enumerate(files) for document in file]

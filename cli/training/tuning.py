@@ -85,7 +85,7 @@ def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
 def change_preset(
     preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
 ) -> Config:
-    """Give the preset with the settings that were asked for."""
+    """Give the preset with the values of --set, --epochs and --max-minutes. Raises `BadParameter` if one is bad."""
     try:
         config = with_settings(preset, settings or [])
         return replace(
@@ -213,9 +213,9 @@ def train_spans(
     sparse, kept_back = split_squad(squad or [], held_out if squad else 0)
     dense = read_dense(annotated or [], demo)
     if not squad:
-        dense, kept_back = _held_out(dense, held_out)
+        dense, kept_back = _split_held_out(dense, held_out)
     config = change_preset(_chosen_preset(preset, SPAN_PRESETS), settings, epochs, max_minutes)
-    _require([*sparse, *dense], "facts")
+    _require_facts([*sparse, *dense], "facts")
     corpora = [TrainingDocuments(sparse, dense=False), TrainingDocuments(dense, dense=True)]
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
@@ -251,7 +251,7 @@ def train_questions(
     from colmlm.model.annotate.training import QuestionTask
 
     documents = split_squad(squad or [], held_out)[0] + read_dense(annotated or [], demo)
-    _require(documents, "facts with questions")
+    _require_facts(documents, "facts with questions")
     config = change_preset(_chosen_preset(preset, QUESTION_PRESETS), settings, epochs, max_minutes)
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
@@ -261,10 +261,10 @@ def train_questions(
 
 def split_squad(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     """Split the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
-    return _held_out(squad_documents(squad), held_out)
+    return _split_held_out(squad_documents(squad), held_out)
 
 
-def _held_out(
+def _split_held_out(
     documents: list[AnnotatedDocument], count: int
 ) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     from colmlm.model.training.steps import hold_out
@@ -282,7 +282,7 @@ def read_dense(annotated: list[Path], demo: bool) -> list[AnnotatedDocument]:
     return [document for path in files for document in readable_documents(read_annotated(path))]
 
 
-def _require(documents: list[AnnotatedDocument], what: str) -> None:
+def _require_facts(documents: list[AnnotatedDocument], what: str) -> None:
     facts = (span for document in documents for span in document.facts)
     if not any(span.question or what == "facts" for span in facts):
         raise typer.BadParameter(f"nothing to train on: name a file with {what}.")
@@ -344,7 +344,7 @@ def train_reader(
         measured = list(reader_examples(squad or [], kept_back, config, cache).plain()) if kept_back else []
         task = ReaderTask(config, examples, cache, name or out.name, start)
         if dry_run:
-            _foretell(task)
+            _print_forecast(task)
             return
         tune(train_with_curve(task, out, draw_examples(measured), every), task)
     report(out)
@@ -354,7 +354,7 @@ def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
     return [document for path in squad for document in readable_documents(read_squad(path))]
 
 
-def _foretell(task: ReaderTask) -> None:
+def _print_forecast(task: ReaderTask) -> None:
     """Print the numbers of examples, tokens and steps of a training run, without training."""
     tokens = sum(len(example.ids) for example in task.examples)
     found = Counter("none" if example.is_none else "answered" for example in task.examples)
@@ -395,7 +395,7 @@ def reader_examples(
 ) -> ReaderExamples:
     """Make the reader's examples from the questions that SQuAD files ask about these documents.
 
-    `cache` keeps which passages are near to which question.
+    `cache` is the folder that keeps the passages nearest to each question.
     """
     from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 

@@ -70,7 +70,7 @@ def rounds(source: BinaryIO) -> Iterator[list[str]]:
 
 
 def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
-    """Queue the rounds of stdin until it ends; then end this process by SIGTERM for Ray, or else by SIGKILL."""
+    """Queue the rounds of stdin until it ends. Then send this process SIGTERM and, if Ray does not end it, SIGKILL."""
     try:
         for rows in rounds(source):
             waiting.put(rows)
@@ -164,14 +164,14 @@ class Errand(Protocol):
 
 
 class KeyingBy(msgspec.Struct, frozen=True):
-    """The settings of the errand `Keying`: who asked for keys, and the checkpoint's path (None: as registered)."""
+    """The settings of the errand `Keying`: the request's origin, and the checkpoint's path (None: as registered)."""
 
     origin: Origin
     checkpoint: str | None
 
 
 class Keying:
-    """Keys parts of a rekey, each batch in a transaction of its own; `run` gives how many keys it stored."""
+    """Makes the keys of a part of a rekey, each batch in its own transaction; `run` gives the number of keys."""
 
     def __init__(self, given: Any) -> None:
         self.by = msgspec.convert(given, KeyingBy)
@@ -197,7 +197,7 @@ class Keying:
 
 
 class Encoding:
-    """Encodes questions by the encoder of a keyset; the queries are the base64 of float32."""
+    """Encodes questions by the encoder of a keyset; `run` gives the queries as base64 of float32."""
 
     def __init__(self, given: Any) -> None:
         from colmlm.cli.composition.keying import encoder_of
@@ -215,7 +215,7 @@ class Encoding:
 
 
 class Annotating:
-    """Annotates batches of documents: finds their facts, writes a question for each, and checks these."""
+    """Annotates batches of documents: finds their facts, writes a question for each, and verifies the questions."""
 
     def __init__(self, given: Any) -> None:
         from colmlm.cli.composition import annotators, readers

@@ -47,7 +47,7 @@ class ModelAt(msgspec.Struct, frozen=True):
 
 
 class AnnotatingBy(msgspec.Struct, frozen=True):
-    """The models of the errand `Annotating`. None writes questions without `questions` or verifies without `reader`."""
+    """The models of the errand `Annotating`. Without `questions` it writes none; without `reader` it verifies none."""
 
     spans: ModelAt
     questions: ModelAt | None
@@ -83,7 +83,7 @@ def find_model(model: ModelAt, own: Path) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Digest a model's description, which has the digests of its weights, and a reader's confidence."""
+    """Give the SHA-256 of a model's description, which has the digests of its weights, and of a reader's confidence."""
     from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
 
     files = [path / ANNOTATOR_FILE, path / CONFIDENCE]
