@@ -300,7 +300,7 @@ class SignOnAttempt:
 
 @dataclass(frozen=True, slots=True)
 class SignOn:
-    """Gives the people of one provider tokens of this base, with what the settings grant to their groups."""
+    """Give the people of one provider tokens of this base, with what the settings grant to their groups."""
 
     settings: SignOnSettings
     provider: Provider

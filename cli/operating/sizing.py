@@ -157,7 +157,7 @@ class Load:
 
     @property
     def is_bits(self) -> bool:
-        """Whether the index is taken to store a key as one bit for each of its dimensions (RaBitQ)."""
+        """Tell whether the index is taken to store a key as one bit for each of its dimensions (RaBitQ)."""
         return self.code_bytes is None and default_spec(self.keys, self.dim).endswith("RaBitQ")
 
     @property

@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class SoundDocuments:
-    """Gives the documents of `parsed` that the database can store, in pieces, and collects refusals of the others."""
+    """Give the documents of `parsed` that the database can store, in pieces, and collect refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None

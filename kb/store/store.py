@@ -173,7 +173,7 @@ class _Group:
 
     @property
     def admits_another(self) -> bool:
-        """Whether another edit may join: from one to `MOST` - 1 have succeeded, and the connection is not broken."""
+        """Tell whether another edit may join: 1 to `MOST` - 1 have succeeded, and the connection is not broken."""
         return 0 < self._members < MOST and self._failure is None
 
     @contextmanager
