@@ -16,7 +16,7 @@ from colmlm.kb.answers.candidates import CandidateSentence, sentences_of
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageEvidence, PassageReading, PlaceEvidence
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, read_windows
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.lookup.options import FactFilter
+from colmlm.kb.lookup.options import INSIDE, FactFilter
 from colmlm.kb.texts.alike import compare_wording
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.kb.texts.structure import is_section_number
@@ -214,10 +214,8 @@ SELECT f.id AS fact_id, f.document_id, v.value, ARRAY(
 ) AS yields_to
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
 WHERE asked_as(f.question) = asked_as(:question) AND f.question IS NOT NULL AND f.review = 'accepted' AND WHICH
-  AND (CAST(:corpora AS text[]) IS NULL OR EXISTS (
-      SELECT FROM document d WHERE d.id = f.document_id AND d.corpus = ANY(CAST(:corpora AS text[]))
-  ))
-"""
+  AND INSIDE
+""".replace("INSIDE", INSIDE)
 _LIVE = _ASKING.replace("WHICH", "f.deleted_seq IS NULL")
 _NOW = text(f"{_LIVE.replace('STANDS', 'v.to_seq IS NULL')} ORDER BY fact_id LIMIT :most")
 _AT = "v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)"
@@ -241,7 +239,7 @@ def place_of_own_question(
     None if no fact has it, more than `MOST_OF_QUESTION` do, or they contradict each other and no rule prefers one. With
     `as_of` the fact was live at that change; one deleted since must be among the facts `near`.
     """
-    asked = {"question": question, "corpora": list(fact_filter.corpora) or None, "most": MOST_OF_QUESTION + 1}
+    asked = {"question": question, **fact_filter.parameters, "most": MOST_OF_QUESTION + 1}
     if as_of is None:
         rows = session.execute(_NOW, asked).all()
     else:
@@ -264,32 +262,30 @@ def place_of_own_question(
 
 # A fact that is kept as a tombstone, whose question is asked and answered by no live fact. Of those whose question has
 # other punctuation only the one that the query is nearest to is compared, as comparing each takes long.
-_FORGOTTEN = text("""
+_FORGOTTEN = text(
+    """
 SELECT f.id FROM tombstone t JOIN fact f ON f.id = t.fact_id
 WHERE (lower(f.question) = lower(:question) OR (f.id = :near AND asked_as(f.question) = asked_as(:question)))
-  AND (CAST(:corpora AS text[]) IS NULL OR EXISTS (
-      SELECT FROM document d WHERE d.id = f.document_id AND d.corpus = ANY(CAST(:corpora AS text[]))
-  ))
+  AND INSIDE
   AND NOT EXISTS (
-      SELECT FROM fact l
-      WHERE asked_as(l.question) = asked_as(:question) AND l.question IS NOT NULL AND l.deleted_seq IS NULL
+      SELECT FROM fact f
+      WHERE asked_as(f.question) = asked_as(:question) AND f.question IS NOT NULL AND f.deleted_seq IS NULL
+        AND INSIDE
   )
 ORDER BY f.id LIMIT 1
-""")
+""".replace("INSIDE", INSIDE)
+)
 
 
 def forgotten_by_question(
     session: Session, question: str, fact_filter: FactFilter, near: tuple[int, float] | None
 ) -> int | None:
     """Give the id of a deleted fact with this question that makes answers abstain; None if a live one has it, too.
+    What the filter leaves out of the corpora counts in neither.
 
     `near` is the nearest such deleted fact (a tombstone) to the query, with its cosine.
     """
-    asked = {
-        "question": question,
-        "corpora": list(fact_filter.corpora) or None,
-        "near": near[0] if near else None,
-    }
+    asked = {"question": question, **fact_filter.parameters, "near": near[0] if near else None}
     found: int | None = session.scalar(_FORGOTTEN, asked)
     return found
 

@@ -215,10 +215,13 @@ HIDDEN = _HIDDEN.replace("ASKED", "CAST(:accepted_only AS boolean)").replace(
 # The sentence `s` of the document `d` is outside; of statements of SQLAlchemy.
 OUTSIDE = "CAST(:corpora AS text[]) IS NOT NULL AND (d.corpus = ANY(CAST(:corpora AS text[]))) IS NOT TRUE"
 _INSIDE = """
-AND (%(corpora)s::text[] IS NULL OR EXISTS (
-    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(%(corpora)s::text[])
+(CORPORA IS NULL OR EXISTS (
+    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(CORPORA)
 ))
 """
+# The fact `f` is inside; of statements of SQLAlchemy.
+INSIDE = _INSIDE.replace("CORPORA", "CAST(:corpora AS text[])")
+_AND_INSIDE = f"AND {_INSIDE.replace('CORPORA', '%(corpora)s::text[]').strip()}"
 # The key `k` of the fact `f`, whose live version is `v`, may be found, or hides others as that of a tombstone; of
 # statements of the driver, which know the keyset as `active`.
 FOUND_BY_KEY = """
@@ -228,8 +231,8 @@ END INSIDE
 """.replace(
     "HIDDEN",
     _HIDDEN.replace("ASKED", "%(accepted_only)s::boolean").replace("KEYSET", "active.accepted_only"),
-).replace("INSIDE", _INSIDE)
+).replace("INSIDE", _AND_INSIDE)
 # The same of the past: `v` is the version of then, and `abstaining` has the tombstones of then.
 FOUND_BY_KEY_THEN = """
 (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) INSIDE
-""".replace("INSIDE", _INSIDE)
+""".replace("INSIDE", _AND_INSIDE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,8 +16,9 @@ from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import MOST_CANDIDATES
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import NearReader, WordEncoder
+from tests.fakes import NearReader, SayingReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest
+from tests.places import ROOT
 from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -107,6 +109,16 @@ def test_a_deleted_fact_of_another_corpus_withholds_nothing(
     assert answers.ask_as_of(CAPITAL, deleted, **LANDS).answer == "Lima"
 
 
+def test_a_forgotten_question_is_answered_by_no_live_fact_of_another_corpus(kb: KnowledgeBase) -> None:
+    ingest(kb, PERU, CHILE)
+    ingest(kb, document("town", "The capital of Peru is ", ("Townsville", CAPITAL), "."), corpus="rumours")
+    sure_of_another = Answering(kb, None, SayingReader("Santiago"))
+    kb.facts.delete([fact_id(kb, "Lima")], abstain=True, **WHO)
+    assert not sure_of_another.ask(CAPITAL).withheld
+    found = sure_of_another.ask(CAPITAL, **LANDS)
+    assert found.answer is None and found.withheld
+
+
 def test_a_fact_without_a_document_is_in_no_corpus(answers: Answering, crowded: KnowledgeBase) -> None:
     crowded.facts.add("Which port serves Lima?", "Callao", **WHO)
     assert answers.ask("Which port serves Lima?").answer == "Callao"
@@ -129,3 +141,19 @@ def test_an_answer_of_some_corpora_is_stored_and_traced_like_any(
     trace = crowded.outputs.trace(found.generation_id)
     assert (trace.output, trace.quotes) == ("Lima", found.source)
     assert [splice.fact_id for splice in trace.splices] == [fact_id(crowded, "Lima")]
+
+
+# Each statement that decides takes the conditions of `kb.lookup.options`, so a filter that they gain holds everywhere.
+# These only choose what is compared, and another statement decides afterwards, or they take no filter of a caller.
+NARROWING = {"kb/lookup/searchable.py", "kb/lookup/in_process.py", "kb/answers/candidates.py"}
+OWN_QUESTIONS = {"kb/answers/calibration.py"}
+
+
+def test_no_statement_that_decides_writes_the_filter_of_corpora_again() -> None:
+    written = {
+        str(file.relative_to(ROOT))
+        for folder in ("answers", "lookup")
+        for file in (ROOT / "kb" / folder).rglob("*.py")
+        if re.search(r"corpus = ANY\b", file.read_text(encoding="utf-8"))
+    }
+    assert written == {"kb/lookup/options.py"} | NARROWING | OWN_QUESTIONS
