@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from colmlm.kb.keys.records import Activating, Adapting, GateLimits, GateStanding, KeysetRecord
+    from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.questions.records import AskingSet, QuestionRun
     from colmlm.kb.switching.gate import ScoreDrift
     from colmlm.kb.switching.keysets import Keysets
@@ -91,28 +92,36 @@ class LocalKeysets:
         return self._keysets.set_threshold(keyset_id, threshold)
 
     def rekey(
-        self, keyset_id: int, *, corpus: str | None, kinds: str, checkpoint: Path | None
+        self, keyset_id: int | None, *, corpus: str | None, kinds: str, checkpoint: Path | None
     ) -> KeysetRecord:
-        from colmlm.cli.composition.keying import encoder_of, key_everything
+        """Make the keys that a keyset lacks; without an id that of the `checkpoint`, or else of the settings' one."""
+        from colmlm.cli.composition.keying import key_everything
 
-        if (
-            found := self.show(keyset_id)
-        ).state == "retired":  # a rekey would give its checkpoint a new keyset
-            raise refusals.keyset_not_ready(keyset_id, found.state)
-        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        encoder = self._encoder_of(keyset_id, checkpoint)
         return key_everything(
             self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True, named=checkpoint
         )
 
     def adapt(
-        self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
+        self, keyset_id: int | None, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
     ) -> dict[str, Any]:
-        from colmlm.cli.composition.keying import adapt, encoder_of
+        """Predict the keys that a keyset lacks, which is chosen as by `rekey`."""
+        from colmlm.cli.composition.keying import adapt
 
-        if (found := self.show(keyset_id)).state == "retired":
-            raise refusals.keyset_not_ready(keyset_id, found.state)
-        encoder = encoder_of(self.runtime, keyset_id, checkpoint)
+        encoder = self._encoder_of(keyset_id, checkpoint)
         return adapt(self.runtime.kb, encoder, self.runtime.telling, corpus, how)
+
+    def _encoder_of(self, keyset_id: int | None, checkpoint: Path | None) -> Encoder:
+        from colmlm.cli.composition.keying import encoder_of
+
+        if keyset_id is None:
+            self.runtime.open()
+            user = self.runtime.user
+            self.runtime.user = replace(user, checkpoint=checkpoint or user.checkpoint)
+            return self.runtime.encoder
+        if (found := self.show(keyset_id)).state == "retired":  # its checkpoint would get a new keyset
+            raise refusals.keyset_not_ready(keyset_id, found.state)
+        return encoder_of(self.runtime, keyset_id, checkpoint)
 
 
 @dataclass(frozen=True, slots=True)

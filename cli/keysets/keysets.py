@@ -409,7 +409,7 @@ def create(
                 runtime.kb.keysets.create(made_by.checkpoint, index_spec).keyset_id
             )
         if not empty:
-            _fill_here(runtime, made_by, None, kinds, how if predict else None, named=checkpoint)
+            _fill_here(runtime, made_by, kinds, how if predict else None, named=checkpoint)
             return
     print_json(keyset) if wants_json() else _show([keyset])
 
@@ -453,25 +453,19 @@ def fill(
     how = predicting_by(predict, predict_from, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
     base.only_here(recall=recall)
     base.use_ray(ray, ray_workers)
-    if keyset_id is None and base.server is None:
-        with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-            runtime.use_ray(ray, ray_workers)
-            runtime.open()
-            filled = _fill_here(
-                runtime, runtime.encoder, corpus, kinds, how if predict else None,
-                named=checkpoint, silent=recall is not None,
-            )  # fmt: skip
-        keyset_id = filled
-    else:
-        keyset_id = _active_keyset(base) if keyset_id is None else keyset_id
-        if predict:
-            made = base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how)
+    if keyset_id is None and base.server is not None:
+        keyset_id = _active_keyset(base)
+    if predict:
+        made = base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how)
+        keyset_id = int(made["keyset"]["keyset_id"])
+        if recall is None:
             _show_predicted(made)
-        elif recall is None or _lacks_keys(base, keyset_id):
-            of = kinds or Kinds.context
-            keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=of, checkpoint=checkpoint)
-            if recall is None:
-                print_json(keyset) if wants_json() else _show([keyset])
+    elif recall is None or keyset_id is None or _lacks_keys(base, keyset_id):
+        of = kinds or Kinds.context
+        keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=of, checkpoint=checkpoint)
+        keyset_id = keyset.keyset_id
+        if recall is None:
+            print_json(keyset) if wants_json() else _show([keyset])
     if recall is not None:
         _build_index(keyset_id, recall)
 
@@ -485,27 +479,19 @@ def _lacks_keys(base: Base, keyset_id: int) -> bool:
 def _fill_here(
     runtime: Runtime,
     encoder: Encoder,
-    corpus: str | None,
     kinds: Kinds | None,
     predicting: Adapting | None,
     *,
     named: Path | None,
-    silent: bool = False,
-) -> int:
-    """Fill an encoder's keyset (with `predicting`, by predicted keys), print it unless `silent`, and give its id."""
+) -> None:
+    """Fill an encoder's keyset (with `predicting`, by predicted keys), and print it."""
     from colmlm.cli.composition.keying import adapt, key_everything
 
     if predicting is not None:
-        made = adapt(runtime.kb, encoder, runtime.telling, corpus, predicting)
-        if not silent:
-            _show_predicted(made)
-        return int(made["keyset"]["keyset_id"])
-    keyset = key_everything(
-        runtime, corpus=corpus, encoder=encoder, kinds=kinds or Kinds.context, replace=True, named=named
-    )
-    if not silent:
-        print_json(keyset) if wants_json() else _show([keyset])
-    return keyset.keyset_id
+        _show_predicted(adapt(runtime.kb, encoder, runtime.telling, None, predicting))
+        return
+    keyset = key_everything(runtime, encoder=encoder, kinds=kinds or Kinds.context, replace=True, named=named)
+    print_json(keyset) if wants_json() else _show([keyset])
 
 
 def _active_keyset(base: Base) -> int:

@@ -100,7 +100,9 @@ def delete_facts(
     With `abstain` their keys stay as tombstones: a query nearest to one gets no match instead of the runner-up.
     """
     wanted = storable_ids(fact_ids)
-    pending, rows = audit.begin_change_with(session, actor, reason, _BEGIN_AND_END, {"fact_ids": wanted})
+    pending, rows = audit.begin_change_with(
+        session, actor, reason, _BEGIN_CHANGE_AND_DELETE, {"fact_ids": wanted}
+    )
     ended = [(fact_id, value) for fact_id, value in rows if fact_id is not None]
     if len(ended) < len(wanted):  # others were edited while this waited for the lock, or are not live
         missed = sorted(set(wanted) - {fact_id for fact_id, _ in ended})
@@ -144,7 +146,7 @@ SELECT fact_id, value FROM ended ORDER BY fact_id
 """
 # With the lock in the same statement, a deletion waits for the database once less. A fact that is corrected while the
 # lock is waited for has a live version that the statement does not see, so what it missed is ended by another.
-_BEGIN_AND_END = """
+_BEGIN_CHANGE_AND_DELETE = """
 WITH begun AS MATERIALIZED (BEGUN), ended AS (
     UPDATE fact_version SET to_seq = begun.seq + 1 FROM begun
     WHERE fact_id = ANY(%(fact_ids)s::bigint[]) AND to_seq IS NULL

@@ -38,7 +38,11 @@ PAGE = 1000  # facts that are read at once where all are
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a store."""
+    """The facts of a store.
+
+    An edit whose first lock is the log's is committed with those of other threads (`GroupCommit`). One that looks for
+    contradictions or for a place in a document takes other locks first.
+    """
 
     store: Store
 
@@ -98,7 +102,7 @@ class Facts:
         contradiction, unless `anyway`.
         """
         _require_some(len(fact_edits))
-        with self.store.edits.begin() as session:
+        with self.store.group_commit.begin() as session:
             return versions.edit_facts(session, fact_edits, **how)
 
     @retry_on_contention
@@ -116,7 +120,7 @@ class Facts:
 
         Raises `NoSuchChange`, or `NotUndoable` if one of its facts was edited since or the change is no edit of facts.
         """
-        with self.store.edits.begin() as session:
+        with self.store.group_commit.begin() as session:
             return versions.undo_change(session, seq, actor, reason)
 
     @retry_on_contention
@@ -125,13 +129,13 @@ class Facts:
 
         With `abstain` a query whose nearest key is one of theirs gets no match instead of the runner-up.
         """
-        with self.store.edits.begin() as session:
+        with self.store.group_commit.begin() as session:
             return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
     @retry_on_contention
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undo the delete or the rejection of facts, all or none; each fact gets its former review back."""
-        with self.store.edits.begin() as session:
+        with self.store.group_commit.begin() as session:
             return edits.restore_facts(session, fact_ids, actor, reason)
 
     def show(self, fact_id: int) -> FactRecord:

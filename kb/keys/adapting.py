@@ -21,9 +21,18 @@ from colmlm.kb.keys import activation, keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.predicted import KeyQueue
 from colmlm.kb.keys.records import AdaptedKeys, MapFit, Prediction
-from colmlm.kb.keys.rekey import Encoder, RekeyRun
+from colmlm.kb.keys.rekey import (
+    Encoder,
+    KeyQueue,
+    RekeyRun,
+    documents_without_keys,
+    facts_without_keys,
+    facts_without_question_keys,
+    has_key_sql,
+    live_or_tombstone_sql,
+    queue_length,
+)
 from colmlm.kb.log import audit
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
 from colmlm.kb.texts.asked import ANSWER, QUESTION
@@ -142,7 +151,7 @@ class AdaptRun:
         """Make the true keys that the sample lacks; give the seconds for each, or None where it lacks none."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
-            number = predicted.queue_length(session, waiting, keyset_id=self.keyset_id)
+            number = queue_length(session, waiting, keyset_id=self.keyset_id)
         began = monotonic()
         RekeyRun(
             self.sessions, self.encoder, self.keyset_id, self.actor, None, self.batch, self.on_facts
@@ -215,7 +224,7 @@ class AdaptRun:
         of_kind = (
             FactKeyRow.keyset_id == self.keyset_id,
             FactKeyRow.kind == kind,
-            predicted.live_or_tombstone_sql(),
+            live_or_tombstone_sql(),
         )
         with self.sessions() as session:
             return session.scalar(limit_to_corpus(keys, self.corpus).where(*of_kind)) or 0
@@ -225,14 +234,14 @@ class AdaptRun:
 
     def _lacking_statement(self, kind: str) -> Any:
         """Select the old keys of facts that have no key of the kind in the new keyset."""
-        lacking = ~predicted.has_key_sql(self.keyset_id, FactKeyRow.kind == kind)
+        lacking = ~has_key_sql(self.keyset_id, FactKeyRow.kind == kind)
         if kind == "question":  # a document's fact that has only a question key would look keyed
-            lacking = and_(lacking, or_(FactRow.document_id.is_(None), predicted.has_key_sql(self.keyset_id)))
+            lacking = and_(lacking, or_(FactRow.document_id.is_(None), has_key_sql(self.keyset_id)))
         statement = select(FactKeyRow.id, FactKeyRow.fact_id).join(FactRow, FactRow.id == FactKeyRow.fact_id)
         return limit_to_corpus(statement, self.corpus).where(
             FactKeyRow.keyset_id == self.from_keyset_id,
             FactKeyRow.kind == kind,
-            predicted.live_or_tombstone_sql(),
+            live_or_tombstone_sql(),
             lacking,
         )
 
@@ -307,13 +316,13 @@ class AdaptSample:
     def queues(self, session: Session, kind: str) -> list[KeyQueue]:
         """Give the queues of the sample's documents and facts that lack a true key of the kind."""
         if kind == "context":
-            return [predicted.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
-        asked_before = predicted.has_key_sql(self.from_keyset_id, FactKeyRow.kind == "question")
+            return [documents_without_keys(self.keyset_id, self.corpus, self.documents)]
+        asked_before = has_key_sql(self.from_keyset_id, FactKeyRow.kind == "question")
         of_documents = select(FactRow.id).where(FactRow.document_id == func.any(list(self.documents)))
         ids = {*session.scalars(of_documents.where(asked_before)), *asked_by_people(session)}
         return [
-            predicted.facts_without_keys(self.keyset_id, self.facts),
-            predicted.facts_without_question_keys(self.keyset_id, self.corpus, sorted(ids)),
+            facts_without_keys(self.keyset_id, self.facts),
+            facts_without_question_keys(self.keyset_id, self.corpus, sorted(ids)),
         ]
 
     def pairs(self, session: Session, kind: str) -> KeyPairs:
@@ -326,7 +335,7 @@ class AdaptSample:
             .join(old, and_(old.fact_id == FactRow.id, old.keyset_id == self.from_keyset_id))
             .join(new, and_(new.fact_id == FactRow.id, new.keyset_id == self.keyset_id))
             .where(old.kind == kind, new.kind == kind, ~predicted.predicted_sql(new.id, among))
-            .where(predicted.live_or_tombstone_sql())
+            .where(live_or_tombstone_sql())
             .order_by(func.hashint8(group), FactRow.id)
             .limit(MOST_FITTED)
         )
@@ -350,10 +359,10 @@ def limit_to_corpus(statement: Any, corpus: str | None) -> Any:
 
 
 def _sampled_documents(session: Session, from_keyset_id: int, corpus: str | None, size: int) -> list[int]:
-    keyed_before = predicted.has_key_sql(from_keyset_id, FactKeyRow.kind == "context")
+    keyed_before = has_key_sql(from_keyset_id, FactKeyRow.kind == "context")
     found = (
         select(FactRow.document_id, func.count())
-        .where(FactRow.document_id.is_not(None), predicted.live_or_tombstone_sql(), keyed_before)
+        .where(FactRow.document_id.is_not(None), live_or_tombstone_sql(), keyed_before)
         .group_by(FactRow.document_id)
         .order_by(func.hashint8(FactRow.document_id), FactRow.document_id)
     )
@@ -368,10 +377,8 @@ def _sampled_documents(session: Session, from_keyset_id: int, corpus: str | None
 
 
 def _facts(session: Session, from_keyset_id: int, size: int) -> list[int]:
-    keyed_before = predicted.has_key_sql(from_keyset_id, FactKeyRow.kind == "question")
-    found = select(FactRow.id).where(
-        FactRow.document_id.is_(None), predicted.live_or_tombstone_sql(), keyed_before
-    )
+    keyed_before = has_key_sql(from_keyset_id, FactKeyRow.kind == "question")
+    found = select(FactRow.id).where(FactRow.document_id.is_(None), live_or_tombstone_sql(), keyed_before)
     return list(session.scalars(found.order_by(func.hashint8(FactRow.id), FactRow.id).limit(size)))
 
 

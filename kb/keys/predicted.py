@@ -2,33 +2,26 @@
 
 The change of the log that stores them has `predicted` in its payload, with their ids and the quality of the map. Ids of
 keys are never used again, so the log tells for good which keys were predicted. Those that still exist are to be
-replaced. The queues of a rekey have the documents and facts that lack a key in the keyset, or have a predicted one.
+replaced, by the queues of `kb.keys.rekey`.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
-from sqlalchemy import Select, Text, cast, delete, exists, func, or_, select
+from sqlalchemy import Text, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import INT8MULTIRANGE
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import MAX_ID, is_kept
-from colmlm.kb.keys.calibration import asked_by_people
 from colmlm.kb.keys.records import Prediction
 from colmlm.kb.tables import (
-    ADOPTED,
-    AttributionRow,
     ChangeRow,
-    DocumentRow,
     FactKeyRow,
-    FactRow,
-    TombstoneRow,
 )
 
 Stretches = Sequence[tuple[int, int]]  # first and last ids of keys
@@ -205,184 +198,3 @@ def _read_prediction(kept: Mapping[str, Any], left: int) -> Prediction | None:
         )
     except (KeyError, TypeError, ValueError):
         return None
-
-
-MOST_PARTS = 10_000
-_NEWEST = 5_000  # lookups of outputs that are looked at for what is asked
-
-
-@dataclass(frozen=True, slots=True)
-class KeyQueue:
-    """A queue of documents or of single facts that are to get keys of a `kind`: those `wanted` by SQL conditions.
-
-    `name` tells its claims from those of other queues. It may be limited to a corpus, and to these ids `only`.
-    `replaced` has the ids of keys that the new ones replace. `within` has the first and the last id of a part of it.
-    """
-
-    name: str
-    kind: str
-    by_document: bool
-    wanted: tuple[Any, ...]
-    corpus: str | None = None
-    only: Sequence[int] | None = None
-    replaced: Stretches = ()
-    within: tuple[int, int] | None = None
-
-    @property
-    def column(self) -> Any:
-        """The column of the queue's ids, which are of documents or of facts."""
-        return FactRow.document_id if self.by_document else FactRow.id
-
-    def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
-        """Select the ids in the queue past `after`, ascending, and only those in `among` where that is given."""
-        column = self.column
-        found = select(column).where(column > after, *self.wanted)
-        if self.corpus is not None:
-            found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
-            found = found.where(DocumentRow.corpus == self.corpus)
-        if self.within is not None:
-            found = found.where(column.between(*self.within))
-        for ids in (self.only, among):
-            if ids is not None:
-                found = found.where(column == func.any(list(ids)))
-        return (found.distinct() if self.by_document else found).order_by(column)
-
-    def most_used_ids(self, session: Session, most: int) -> list[int]:
-        """Give up to `most` ids in the queue whose facts the newest outputs have looked up, most used first."""
-        newest = select(AttributionRow.fact_id).order_by(
-            AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
-        )
-        uses = Counter(session.scalars(newest.limit(_NEWEST)))
-        if self.by_document:
-            uses = _by_document(session, uses)
-        # Their ids are given one by one, since joined with them the server would read all that is to be keyed.
-        wanted = session.scalars(self.statement(0, [one for one in uses if one is not None]))
-        return sorted(wanted, key=lambda one: (-uses[one], one))[:most]
-
-
-def queue_parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
-    """Give the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
-    ids = queue.statement(0).subquery()
-    (one,) = ids.c
-    size = max(batch, -(-(session.scalar(select(func.count()).select_from(ids)) or 0) // MOST_PARTS))
-    place = ((func.row_number().over(order_by=one) - 1) // size).label("place")
-    placed = select(one.label("id"), place).subquery()
-    statement = select(func.min(placed.c.id), func.max(placed.c.id)).group_by(placed.c.place)
-    return [(first, last) for first, last in session.execute(statement.order_by(placed.c.place))]
-
-
-def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | None]:
-    of_documents: Counter[int | None] = Counter()
-    ids = [fact_id for fact_id in uses if fact_id is not None]
-    places = select(FactRow.id, FactRow.document_id).where(FactRow.id == func.any(ids))
-    for fact_id, document_id in session.execute(places):
-        of_documents[document_id] += uses[fact_id]
-    return of_documents
-
-
-def documents_without_keys(keyset_id: int, corpus: str | None, only: Sequence[int] | None = None) -> KeyQueue:
-    """Give the queue of documents that have facts without a key that the checkpoint made."""
-    wanted = (FactRow.span_start.is_not(None), *_unkeyed_conditions(keyset_id))
-    return KeyQueue("context", "context", True, wanted, corpus, only)
-
-
-def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> KeyQueue:
-    """Give the queue of facts that have a question, no text before them, and no key that the checkpoint made."""
-    wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed_conditions(keyset_id))
-    return KeyQueue("question", "question", False, wanted, None, only)
-
-
-def facts_without_question_keys(
-    keyset_id: int, corpus: str | None, only: Sequence[int] | None = None
-) -> KeyQueue:
-    """Give the queue of documents' facts that have a context key and no question key.
-
-    The context key is made first, since a fact that has only a question key would look keyed.
-    """
-    wanted = (
-        *_asked_of_document_sql(),
-        has_key_sql(keyset_id, FactKeyRow.kind == "context"),
-        ~has_key_sql(keyset_id, FactKeyRow.kind == "question"),
-    )
-    return KeyQueue("question of a document", "question", False, wanted, corpus, only)
-
-
-def documents_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
-    """Give the queue of documents that have facts whose context key was predicted."""
-    return KeyQueue(
-        "predicted context", "context", True, _predicted(keyset_id, "context", among), corpus, None, among
-    )
-
-
-def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
-    """Give the queue of facts whose question key was predicted."""
-    return KeyQueue(
-        "predicted question", "question", False, _predicted(keyset_id, "question", among), corpus, None, among
-    )
-
-
-def queues_of_facts(
-    session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
-) -> list[KeyQueue]:
-    """Give the queues of the keys that these facts and their documents lack.
-
-    They include question keys of all documents' facts `with_questions`, otherwise only of questions people wrote.
-    """
-    of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
-    documents = [one for one in session.scalars(of_documents) if one is not None]
-    found = [documents_without_keys(keyset_id, None, documents), facts_without_keys(keyset_id, fact_ids)]
-    asked = fact_ids if with_questions else asked_by_people(session, fact_ids)
-    return [*found, facts_without_question_keys(keyset_id, None, asked)] if asked else found
-
-
-def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
-    """Count the keys to be made in these queues, also question keys of facts that first need a context key."""
-    total = 0
-    for queue in queues:
-        wanted = queue.wanted
-        if queue.name == "question of a document":
-            without = ~has_key_sql(keyset_id, FactKeyRow.kind == "question")
-            wanted = (*_asked_of_document_sql(), without)
-        statement = select(func.count()).select_from(FactRow).where(*wanted)
-        if queue.by_document:
-            statement = statement.where(FactRow.document_id.is_not(None))
-        if queue.only is not None:
-            statement = statement.where(queue.column == func.any(list(queue.only)))
-        if queue.corpus is not None:
-            statement = statement.join(DocumentRow, DocumentRow.id == FactRow.document_id)
-            statement = statement.where(DocumentRow.corpus == queue.corpus)
-        total += session.scalar(statement) or 0
-    return total
-
-
-def live_or_tombstone_sql() -> Any:
-    """Give a condition (SQL): the fact is live or a tombstone."""
-    # `kb.facts.edits.is_kept` would read all versions for every batch while there are no statistics, as after
-    # a first ingest.
-    return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
-
-
-def has_key_sql(keyset_id: int, *of: Any) -> Any:
-    """Give a condition (SQL): the fact has a key in the keyset that meets the conditions `of`."""
-    keyed = select(FactKeyRow.id).where(
-        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
-    )
-    # OFFSET keeps the planner from making a join, which without statistics reads all keys of a new partition for each
-    # fact.
-    return exists(keyed.correlate(FactRow).offset(0))
-
-
-def _unkeyed_conditions(keyset_id: int) -> tuple[Any, ...]:
-    """Give conditions (SQL): the fact is live or a tombstone, and has no key in the keyset but an adopted one."""
-    return live_or_tombstone_sql(), ~has_key_sql(keyset_id, FactKeyRow.kind != ADOPTED)
-
-
-def _predicted(keyset_id: int, kind: str, among: Stretches) -> tuple[Any, ...]:
-    """Give conditions (SQL): the fact is live or a tombstone, and its key of this kind was predicted."""
-    return live_or_tombstone_sql(), has_key_sql(
-        keyset_id, FactKeyRow.kind == kind, predicted_sql(FactKeyRow.id, among)
-    )
-
-
-def _asked_of_document_sql() -> tuple[Any, ...]:
-    return FactRow.document_id.is_not(None), FactRow.question.is_not(None), live_or_tombstone_sql()

@@ -16,7 +16,8 @@ Where there are processes elsewhere, each queue is first worked by them, in part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -24,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, select, text
+from sqlalchemy import Select, exists, func, or_, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
@@ -32,10 +33,19 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.keys import keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.keycopy import copy_keys, drop_approximate_keys, require_unit
-from colmlm.kb.keys.predicted import KeyQueue
+from colmlm.kb.keys.predicted import Stretches, predicted_sql
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
-from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import (
+    ADOPTED,
+    IS_SAID,
+    AttributionRow,
+    DocumentRow,
+    FactKeyRow,
+    FactRow,
+    FactVersionRow,
+    TombstoneRow,
+)
 
 Vectors = npt.NDArray[np.float32]
 
@@ -121,8 +131,8 @@ class RekeyRun:
         """
         with self.sessions.begin() as session:
             asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
-            waiting = predicted.queues_of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
-            if predicted.queue_length(session, waiting, keyset_id=self.keyset_id) > most:
+            waiting = queues_of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
+            if queue_length(session, waiting, keyset_id=self.keyset_id) > most:
                 return False
         self.work(waiting)
         return True
@@ -133,7 +143,7 @@ class RekeyRun:
         with self.sessions() as session:
             progress.done, progress.total = (
                 0,
-                predicted.queue_length(session, waiting, keyset_id=self.keyset_id),
+                queue_length(session, waiting, keyset_id=self.keyset_id),
             )
         with closing(
             self._work_queues(waiting)
@@ -180,21 +190,21 @@ class RekeyRun:
 
     def _parts(self, queue: KeyQueue) -> list[RekeyPart]:
         with self.sessions() as session:
-            base, found = audit.database_id(session), predicted.queue_parts(session, queue, self.batch)
+            base, found = audit.database_id(session), queue_parts(session, queue, self.batch)
         how = self.actor, self.corpus, self.batch, tuple(self.kinds), self.replace
         return [RekeyPart(base, self.keyset_id, queue.name, first, last, *how) for first, last in found]
 
     def _queues(self, session: Session) -> list[KeyQueue]:
-        found = [predicted.documents_without_keys(self.keyset_id, self.corpus)]
+        found = [documents_without_keys(self.keyset_id, self.corpus)]
         all_asked = "question" in self.kinds or has_question_keys(session, self.keyset_id)
         by_people = None if all_asked else asked_by_people(session)
         if by_people is None or by_people:
-            found.append(predicted.facts_without_question_keys(self.keyset_id, self.corpus, by_people))
+            found.append(facts_without_question_keys(self.keyset_id, self.corpus, by_people))
         if self.corpus is None:
-            found.append(predicted.facts_without_keys(self.keyset_id))
+            found.append(facts_without_keys(self.keyset_id))
         if self.replace and (among := predicted.predicted_stretches(session, self.keyset_id)):
-            found.append(predicted.documents_with_predicted_keys(self.keyset_id, self.corpus, among))
-            found.append(predicted.facts_with_predicted_keys(self.keyset_id, self.corpus, among))
+            found.append(documents_with_predicted_keys(self.keyset_id, self.corpus, among))
+            found.append(facts_with_predicted_keys(self.keyset_id, self.corpus, among))
         return found
 
     def _work(self, queue: KeyQueue) -> Iterator[int]:
@@ -383,3 +393,198 @@ def _document(document: DocumentRow, facts: list[tuple[FactRow, str]]) -> Annota
 def _span(fact: FactRow, value: str) -> FactSpan:
     assert fact.span_start is not None and fact.span_end is not None, "a fact of a document has a span"
     return FactSpan(fact.span_start, fact.span_end, value, fact.question, fact.answer)
+
+
+# The queues of what is to get keys: documents or facts, by what their keys lack.
+
+MOST_PARTS = 10_000
+_NEWEST = 5_000  # lookups of outputs that are looked at for what is asked
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQueue:
+    """A queue of documents or of single facts that are to get keys of a `kind`: those `wanted` by SQL conditions.
+
+    `name` tells its claims from those of other queues. It may be limited to a corpus, and to these ids `only`.
+    `replaced` has the ids of keys that the new ones replace. `within` has the first and the last id of a part of it.
+    """
+
+    name: str
+    kind: str
+    by_document: bool
+    wanted: tuple[Any, ...]
+    corpus: str | None = None
+    only: Sequence[int] | None = None
+    replaced: Stretches = ()
+    within: tuple[int, int] | None = None
+
+    @property
+    def column(self) -> Any:
+        """The column of the queue's ids, which are of documents or of facts."""
+        return FactRow.document_id if self.by_document else FactRow.id
+
+    def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
+        """Select the ids in the queue past `after`, ascending, and only those in `among` where that is given."""
+        column = self.column
+        found = select(column).where(column > after, *self.wanted)
+        if self.corpus is not None:
+            found = found.join(DocumentRow, DocumentRow.id == FactRow.document_id)
+            found = found.where(DocumentRow.corpus == self.corpus)
+        if self.within is not None:
+            found = found.where(column.between(*self.within))
+        for ids in (self.only, among):
+            if ids is not None:
+                found = found.where(column == func.any(list(ids)))
+        return (found.distinct() if self.by_document else found).order_by(column)
+
+    def most_used_ids(self, session: Session, most: int) -> list[int]:
+        """Give up to `most` ids in the queue whose facts the newest outputs have looked up, most used first."""
+        newest = select(AttributionRow.fact_id).order_by(
+            AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
+        )
+        uses = Counter(session.scalars(newest.limit(_NEWEST)))
+        if self.by_document:
+            uses = _by_document(session, uses)
+        # Their ids are given one by one, since joined with them the server would read all that is to be keyed.
+        wanted = session.scalars(self.statement(0, [one for one in uses if one is not None]))
+        return sorted(wanted, key=lambda one: (-uses[one], one))[:most]
+
+
+def queue_parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
+    """Give the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
+    ids = queue.statement(0).subquery()
+    (one,) = ids.c
+    size = max(batch, -(-(session.scalar(select(func.count()).select_from(ids)) or 0) // MOST_PARTS))
+    place = ((func.row_number().over(order_by=one) - 1) // size).label("place")
+    placed = select(one.label("id"), place).subquery()
+    statement = select(func.min(placed.c.id), func.max(placed.c.id)).group_by(placed.c.place)
+    return [(first, last) for first, last in session.execute(statement.order_by(placed.c.place))]
+
+
+def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | None]:
+    of_documents: Counter[int | None] = Counter()
+    ids = [fact_id for fact_id in uses if fact_id is not None]
+    places = select(FactRow.id, FactRow.document_id).where(FactRow.id == func.any(ids))
+    for fact_id, document_id in session.execute(places):
+        of_documents[document_id] += uses[fact_id]
+    return of_documents
+
+
+def documents_without_keys(keyset_id: int, corpus: str | None, only: Sequence[int] | None = None) -> KeyQueue:
+    """Give the queue of documents that have facts without a key that the checkpoint made."""
+    wanted = (FactRow.span_start.is_not(None), *_unkeyed_conditions(keyset_id))
+    return KeyQueue("context", "context", True, wanted, corpus, only)
+
+
+def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> KeyQueue:
+    """Give the queue of facts that have a question, no text before them, and no key that the checkpoint made."""
+    wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed_conditions(keyset_id))
+    return KeyQueue("question", "question", False, wanted, None, only)
+
+
+def facts_without_question_keys(
+    keyset_id: int, corpus: str | None, only: Sequence[int] | None = None
+) -> KeyQueue:
+    """Give the queue of documents' facts that have a context key and no question key.
+
+    The context key is made first, since a fact that has only a question key would look keyed.
+    """
+    wanted = (
+        *_asked_of_document_sql(),
+        has_key_sql(keyset_id, FactKeyRow.kind == "context"),
+        ~has_key_sql(keyset_id, FactKeyRow.kind == "question"),
+    )
+    return KeyQueue("question of a document", "question", False, wanted, corpus, only)
+
+
+def documents_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
+    """Give the queue of documents that have facts whose context key was predicted."""
+    return KeyQueue(
+        "predicted context",
+        "context",
+        True,
+        _predicted_conditions(keyset_id, "context", among),
+        corpus,
+        None,
+        among,
+    )
+
+
+def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
+    """Give the queue of facts whose question key was predicted."""
+    return KeyQueue(
+        "predicted question",
+        "question",
+        False,
+        _predicted_conditions(keyset_id, "question", among),
+        corpus,
+        None,
+        among,
+    )
+
+
+def queues_of_facts(
+    session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
+) -> list[KeyQueue]:
+    """Give the queues of the keys that these facts and their documents lack.
+
+    They include question keys of all documents' facts `with_questions`, otherwise only of questions people wrote.
+    """
+    of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
+    documents = [one for one in session.scalars(of_documents) if one is not None]
+    found = [documents_without_keys(keyset_id, None, documents), facts_without_keys(keyset_id, fact_ids)]
+    asked = fact_ids if with_questions else asked_by_people(session, fact_ids)
+    return [*found, facts_without_question_keys(keyset_id, None, asked)] if asked else found
+
+
+def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
+    """Count the keys to be made in these queues, also question keys of facts that first need a context key."""
+    total = 0
+    for queue in queues:
+        wanted = queue.wanted
+        if queue.name == "question of a document":
+            without = ~has_key_sql(keyset_id, FactKeyRow.kind == "question")
+            wanted = (*_asked_of_document_sql(), without)
+        statement = select(func.count()).select_from(FactRow).where(*wanted)
+        if queue.by_document:
+            statement = statement.where(FactRow.document_id.is_not(None))
+        if queue.only is not None:
+            statement = statement.where(queue.column == func.any(list(queue.only)))
+        if queue.corpus is not None:
+            statement = statement.join(DocumentRow, DocumentRow.id == FactRow.document_id)
+            statement = statement.where(DocumentRow.corpus == queue.corpus)
+        total += session.scalar(statement) or 0
+    return total
+
+
+def live_or_tombstone_sql() -> Any:
+    """Give a condition (SQL): the fact is live or a tombstone."""
+    # `kb.facts.edits.is_kept` would read all versions for every batch while there are no statistics, as after
+    # a first ingest.
+    return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
+
+
+def has_key_sql(keyset_id: int, *of: Any) -> Any:
+    """Give a condition (SQL): the fact has a key in the keyset that meets the conditions `of`."""
+    keyed = select(FactKeyRow.id).where(
+        FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
+    )
+    # OFFSET keeps the planner from making a join, which without statistics reads all keys of a new partition for each
+    # fact.
+    return exists(keyed.correlate(FactRow).offset(0))
+
+
+def _unkeyed_conditions(keyset_id: int) -> tuple[Any, ...]:
+    """Give conditions (SQL): the fact is live or a tombstone, and has no key in the keyset but an adopted one."""
+    return live_or_tombstone_sql(), ~has_key_sql(keyset_id, FactKeyRow.kind != ADOPTED)
+
+
+def _predicted_conditions(keyset_id: int, kind: str, among: Stretches) -> tuple[Any, ...]:
+    """Give conditions (SQL): the fact is live or a tombstone, and its key of this kind was predicted."""
+    return live_or_tombstone_sql(), has_key_sql(
+        keyset_id, FactKeyRow.kind == kind, predicted_sql(FactKeyRow.id, among)
+    )
+
+
+def _asked_of_document_sql() -> tuple[Any, ...]:
+    return FactRow.document_id.is_not(None), FactRow.question.is_not(None), live_or_tombstone_sql()

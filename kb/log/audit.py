@@ -58,6 +58,7 @@ KINDS = (
 )  # fmt: skip
 
 # The driver runs these two statements itself, since every edit needs them and a round trip is all they should cost.
+# The SQL function `begin_change` is made in migrations/baseline/facts.sql.
 BEGUN = "SELECT at, secret, seq, hash FROM begin_change(%(lock)s)"
 _APPEND = """
 INSERT INTO change (seq, kind, fact_ids, num_facts, actor, reason, at, prev_hash, hash, payload)

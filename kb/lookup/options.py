@@ -202,37 +202,45 @@ def filter_note(asked: AskedOfFacts) -> str:
 # where it is false and the keyset, or the corpus of the fact, says so. Where it is NULL nothing is left out. What is
 # outside of the `corpora` is as if it were not there; where these are NULL nothing is.
 
-_HIDDEN = """
-(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
+
+def _hidden_sql(asked: str, keyset: str) -> str:
+    """Give the condition (SQL) that the fact `f` is left out, from what is `asked` and what the `keyset` demands."""
+    return f"""
+(f.review <> 'accepted' AND {asked} IS NOT NULL AND ({asked} OR {keyset} OR coalesce((
     SELECT r.accepted_only FROM corpus_review r
     WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
 ), false)))
+"""  # noqa: S608 - it joins constants of this module
+
+
+def _inside_sql(corpora: str) -> str:
+    """Give the condition (SQL) that the fact `f` stands in a document of these `corpora`, or that there are none."""
+    return f"""
+({corpora} IS NULL OR EXISTS (
+    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY({corpora})
+))
 """
+
+
 # The fact `f` is left out; of statements of SQLAlchemy.
-HIDDEN = _HIDDEN.replace("ASKED", "CAST(:accepted_only AS boolean)").replace(
-    "KEYSET", "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)"
+HIDDEN = _hidden_sql(
+    "CAST(:accepted_only AS boolean)",
+    "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)",
 )
 # The sentence `s` of the document `d` is outside; of statements of SQLAlchemy.
 OUTSIDE = "CAST(:corpora AS text[]) IS NOT NULL AND (d.corpus = ANY(CAST(:corpora AS text[]))) IS NOT TRUE"
-_INSIDE = """
-(CORPORA IS NULL OR EXISTS (
-    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(CORPORA)
-))
-"""
 # The fact `f` is inside; of statements of SQLAlchemy.
-INSIDE = _INSIDE.replace("CORPORA", "CAST(:corpora AS text[])")
-_AND_INSIDE = f"AND {_INSIDE.replace('CORPORA', '%(corpora)s::text[]').strip()}"
+INSIDE = _inside_sql("CAST(:corpora AS text[])")
+_INSIDE_OF_DRIVER = _inside_sql("%(corpora)s::text[]")
 # The key `k` of the fact `f`, whose live version is `v`, may be found, or hides others as that of a tombstone; of
 # statements of the driver, which know the keyset as `active`.
-FOUND_BY_KEY = """
+FOUND_BY_KEY = f"""
 CASE
-    WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
-END INSIDE
-""".replace(
-    "HIDDEN",
-    _HIDDEN.replace("ASKED", "%(accepted_only)s::boolean").replace("KEYSET", "active.accepted_only"),
-).replace("INSIDE", _AND_INSIDE)
+    WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id)
+    ELSE NOT {_hidden_sql("%(accepted_only)s::boolean", "active.accepted_only")}
+END AND {_INSIDE_OF_DRIVER}
+"""  # noqa: S608 - it joins constants of this module
 # The same of the past: `v` is the version of then, and `abstaining` has the tombstones of then.
-FOUND_BY_KEY_THEN = """
-(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) INSIDE
-""".replace("INSIDE", _AND_INSIDE)
+FOUND_BY_KEY_THEN = f"""
+(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) AND {_INSIDE_OF_DRIVER}
+"""  # noqa: S608 - it joins constants of this module

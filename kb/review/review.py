@@ -55,7 +55,7 @@ class FactReview:
 
         Raises `FactNotFound`, or `InvalidValue` if there is no verdict or a fact has two.
         """
-        with self.store.edits.begin() as session:
+        with self.store.group_commit.begin() as session:
             return settle_review(session, judged, actor, reason)
 
     @retry_on_contention

@@ -27,7 +27,7 @@ class Store:
     def _use(self, engine: Engine) -> None:
         self.engine = engine
         self.sessions = sessionmaker(engine, expire_on_commit=False)
-        self.edits = GroupCommit(engine)
+        self.group_commit = GroupCommit(engine)
 
     @contextmanager
     def reports(self) -> Iterator[Session]:

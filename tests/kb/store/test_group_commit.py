@@ -43,9 +43,9 @@ def facts(kb: KnowledgeBase) -> list[int]:
 @pytest.fixture
 def grouped(kb: KnowledgeBase) -> GroupCommit:
     """Gives the edits of the base, which wait for their turn however busy the machine is."""
-    kb.edits.patience_seconds = 60
-    kb.edits.worth_seconds = 0.0  # however fast the disk
-    return kb.edits
+    kb.group_commit.patience_seconds = 60
+    kb.group_commit.worth_seconds = 0.0  # however fast the disk
+    return kb.group_commit
 
 
 @pytest.fixture
@@ -238,12 +238,12 @@ def test_where_the_disk_is_fast_nobody_waits_for_others(
 def test_how_long_commits_take_decides(
     kb: KnowledgeBase, facts: list[int], threads: ThreadPoolExecutor
 ) -> None:
-    kb.edits.patience_seconds, kb.edits.worth_seconds = 60, 0.01
+    kb.group_commit.patience_seconds, kb.group_commit.worth_seconds = 60, 0.01
     with kb.sessions.begin() as session:
         session.execute(text(SLOW_COMMITS))
     for fact in facts[:3]:
         delete(kb, [fact])
-    first, commits = First(kb.edits, threads), commits_of(kb)
+    first, commits = First(kb.group_commit, threads), commits_of(kb)
     (waiting,) = first.behind(partial(delete, kb, [facts[3]]))
     first.go()
     waiting.result()

@@ -19,8 +19,8 @@ from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import adapting
 from colmlm.kb.keys.adapting import FittedMap
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.predicted import KeyQueue, predicted_sql
-from colmlm.kb.keys.rekey import RekeyRun
+from colmlm.kb.keys.predicted import predicted_sql
+from colmlm.kb.keys.rekey import KeyQueue, RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.removal import erase
