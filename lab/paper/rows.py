@@ -96,7 +96,7 @@ def paper(
         report["rows"] = [asdict(one) for one in found_rows]
     if settings:
         report["settings"] = [
-            asdict(one) | {"state": one.state, "ours": one.ours if isfinite(one.ours) else str(one.ours)}
+            asdict(one) | {"state": one.state, "ours": _whole_or_float(one.ours)}
             for one in found_settings
         ]
     if not report:
@@ -104,6 +104,13 @@ def paper(
         report["settings"] = dict(Counter(one.state for one in found_settings))
         report["deviations"] = dict(Counter(one.state for one in list_deviations()))
     print_report(report)
+
+
+def _whole_or_float(number: float) -> float | str:
+    """Give a whole number as an int, so that it is printed as the paper prints it, and infinity as a text."""
+    if not isfinite(number):
+        return str(number)
+    return int(number) if number == int(number) else number
 
 
 def list_rows() -> list[PaperRow]:
@@ -207,7 +214,9 @@ def _drawn_lines() -> Iterator[str]:
         yield f"| {deviation.name} | {deviation.item} | {deviation.state} | {deviation.now} |"
     unequal = [one for one in settings if one.state != "equal"]
     equal = len(settings) - len(unequal)
-    yield f"\n## Numbers\n\nOf {len(settings)} numbers of the paper {equal} are equal here. The others:"
+    yield f"\n## Numbers\n\nOf {len(settings)} numbers of the paper {equal} are equal here, in a preset or in the code."
+    yield "The models behind our figures had others, such as no weight decay or a final rate of 1e-4."
+    yield "Numbers that differ:"
     yield "\n| number | the paper | here | why |\n|---|---|---|---|"
     for number in unequal:
         yield f"| {number.setting} | {number.paper:,g} | {number.ours:,g} | {number.why} |"
