@@ -319,7 +319,7 @@ def show_log(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         before = form.integer("before") or head + 1
         form.check()
         changes = ports.kb.log.changes_before(before, ON_A_PAGE + 1, **fitting)
-        end = ports.kb.log.hash_at(head)
+        end = ports.kb.log.find_change_hash(head)
         if form.flag("check") and request.user.corpora is not None:
             raise refusals.needs_all_corpora(request.user.corpora)  # who sees some changes sees no chain
         report = ports.kb.log.verify() if form.flag("check") else None

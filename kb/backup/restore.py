@@ -40,7 +40,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.audit import entry_hash
 from colmlm.kb.log.chain import BLANKING, SEAL
-from colmlm.kb.log.witness import Head, LogEntry, hash_at, read_log
+from colmlm.kb.log.witness import Head, LogEntry, find_change_hash, read_log
 from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.removal.holds import PLACED, RELEASED, RULED, repeat_hold, repeat_release, repeat_rule
 from colmlm.kb.removal.persons import places_here
@@ -257,7 +257,7 @@ def _require_log(session: Session, archive: Archive) -> None:
     A log that had breaks when it was backed up is restored with them, since such a base must have backups too.
     """
     head, said = audit.head_seq(session), archive.manifest["seq"]
-    if (head, hash_at(session, head)) != (said, archive.manifest["hash"]):
+    if (head, find_change_hash(session, head)) != (said, archive.manifest["hash"]):
         raise refusals.backup_refused(
             str(archive.file), f"its change log ends with change {head}, not as its manifest says"
         )

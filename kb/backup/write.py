@@ -45,7 +45,7 @@ from colmlm.kb.backup.sealed_rows import (
 )
 from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.witness import hash_at
+from colmlm.kb.log.witness import find_change_hash
 from colmlm.kb.removal.sealing import (
     AGE,
     KeyTree,
@@ -227,7 +227,7 @@ def _write(kb: Store, stream: _SummedStream, key: Ed25519PrivateKey, on_bytes: H
                 "migration": head_revision(),
                 "database": database,
                 "seq": seq,
-                "hash": hash_at(session, seq),
+                "hash": find_change_hash(session, seq),
                 "at": datetime.now(UTC).isoformat(timespec="seconds"),
                 "tables": _write_tables(session, archive, database, on_bytes),
                 # Read after the rows: sequences are outside snapshots, so none is behind the ids that were copied.

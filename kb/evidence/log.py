@@ -23,8 +23,8 @@ from colmlm.kb.log.witness import (
     Head,
     check_database,
     export_log,
+    find_change_hash,
     has_head,
-    hash_at,
     signed_head,
 )
 from colmlm.kb.principal import as_service
@@ -75,10 +75,10 @@ class Log:
         with self.store.reports() as session:
             return diff_changes(session, first, last, **which)
 
-    def hash_at(self, seq: int) -> str | None:
+    def find_change_hash(self, seq: int) -> str | None:
         """Give the hash of change `seq`, or None if the log has none; 0 has the hash that the log begins from."""
         with self.store.sessions() as session:
-            return hash_at(session, seq)
+            return find_change_hash(session, seq)
 
     def verify(self, witnessed: Head | None = None) -> AuditReport:
         """Check the whole chain, and whether a witnessed head is in it."""

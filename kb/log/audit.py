@@ -204,7 +204,7 @@ def head_seq(session: Session) -> int:
     return session.scalar(select(ChangeRow.seq).order_by(ChangeRow.seq.desc()).limit(1)) or 0
 
 
-def hash_at(session: Session, seq: int) -> str:
+def change_hash_or_genesis(session: Session, seq: int) -> str:
     """Give the hash of change `seq`; `GENESIS`, from which the log begins, if there is no such change."""
     return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or GENESIS
 

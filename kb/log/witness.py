@@ -78,7 +78,7 @@ def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
         "format": FORMAT,
         "database": audit.database_id(session),
         "seq": seq,
-        "hash": hash_at(session, seq),
+        "hash": find_change_hash(session, seq),
         "size": len(leaves),
         "root": root_of(leaves).hex(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,7 +87,7 @@ def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
     return signing.sign_bytes(key, statement)
 
 
-def hash_at(session: Session, seq: int) -> str | None:
+def find_change_hash(session: Session, seq: int) -> str | None:
     """Give the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
     if seq == 0:
         return audit.GENESIS
@@ -190,7 +190,7 @@ def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) ->
 def check_database(session: Session, witnessed: Head | None = None) -> AuditReport:
     """Check the log of this database, and whether a witnessed head is in it."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-    found = None if witnessed is None else hash_at(session, witnessed.seq)
+    found = None if witnessed is None else find_change_hash(session, witnessed.seq)
     return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
@@ -198,7 +198,7 @@ def has_head(session: Session, witnessed: Head) -> bool:
     """Tell whether this log has the witnessed head in its place, without checking the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
-        hash_at(session, witnessed.seq),
+        find_change_hash(session, witnessed.seq),
     )
 
 

@@ -298,7 +298,7 @@ def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
         raise CandidatesRefused(there.where, "it was not filled completely")
-    if mark.log_hash != audit.hash_at(session, mark.seq):
+    if mark.log_hash != audit.change_hash_or_genesis(session, mark.seq):
         raise CandidatesRefused(there.where, f"its change {mark.seq} is not in this database's log")
     return mark
 
@@ -364,7 +364,7 @@ def write_all_keys(
 
 def _set_mark(writer: CollectionWriter, seq: int, fill: str) -> None:
     session = writer.session
-    writer.set_mark(CollectionMark(seq, fill, audit.hash_at(session, seq), _now(session)))
+    writer.set_mark(CollectionMark(seq, fill, audit.change_hash_or_genesis(session, seq), _now(session)))
 
 
 def _now(session: Session) -> float:

@@ -241,7 +241,7 @@ def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
     with replica._follow:
         index, seq = replica.candidates.index, replica.applied_seq
         index.save(directory, keyset_id=replica.keyset_id, applied_seq=seq)
-        note_history(directory, replica.keyset_id, seq, audit.hash_at(session, seq))
+        note_history(directory, replica.keyset_id, seq, audit.change_hash_or_genesis(session, seq))
 
 
 def note_unsaved_index(session: Session, keyset_id: int) -> None:
@@ -286,7 +286,7 @@ def _require_same_history(session: Session, directory: Path, keyset_id: int, app
     noted = None
     with suppress(OSError, ValueError):
         noted = json.loads(history_file(directory, keyset_id).read_text())
-    if noted != {"seq": applied_seq, "hash": audit.hash_at(session, applied_seq)}:
+    if noted != {"seq": applied_seq, "hash": audit.change_hash_or_genesis(session, applied_seq)}:
         raise SnapshotRefused(
             keyset_id=keyset_id, cause=f"its change {applied_seq} is not in this database's log"
         )

@@ -64,7 +64,7 @@ def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
     return {
         n: one
         for n, one in _read_snapshots(session, KeysetRow.state != "retired").items()
-        if one.log_hash == audit.hash_at(session, one.applied_seq)
+        if one.log_hash == audit.change_hash_or_genesis(session, one.applied_seq)
     }
 
 
@@ -463,7 +463,7 @@ def _describe_snapshot(
     return SharedSnapshot(
         num_bytes=num_bytes,
         applied_seq=seq,
-        log_hash=audit.hash_at(session, seq),
+        log_hash=audit.change_hash_or_genesis(session, seq),
         place=folder.address,
         **fields,
     )

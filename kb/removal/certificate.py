@@ -26,7 +26,7 @@ from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.redaction import as_mentioned, held_facts
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
-from colmlm.kb.log.witness import hash_at
+from colmlm.kb.log.witness import find_change_hash
 from colmlm.kb.removal import lineage
 from colmlm.kb.removal.forget import get_run, plan_of
 from colmlm.kb.removal.persons import count_unblanked
@@ -223,7 +223,7 @@ def _statement_of_run(session: Session, run: ForgetRunRow, found: Verification) 
         **_count_survivors(found),
         **_facts_under_hold(session, plan.fact_ids),
         "level": found.level,
-        "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
+        "planned": {"seq": run.planned_seq, "hash": find_change_hash(session, run.planned_seq)},
     }
 
 

@@ -97,7 +97,7 @@ HERE_ONLY = {
     },
     "outputs": {"record", "record_traced", "attributions", "impact_of_selection", "neighbours"},
     "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
-    "log": {"head_seq", "counts", "hash_at", "holds", "deny", "change", "database_id"},
+    "log": {"head_seq", "counts", "find_change_hash", "holds", "deny", "change", "database_id"},
     # the server's own and its console's
     "jobs": {"counts", "counts_by_kind", "num_waiting", "lacks_worker", "share_snapshots"},  # what watches a server
     "keysets": {
