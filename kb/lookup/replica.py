@@ -164,9 +164,10 @@ def rebuild_replica(
     on_keys: OnKeys | None = None,
     goal: float = RECALL,
 ) -> Replica:
-    """Build the replica from the database alone and fit its index to find this share, `goal`, of the nearest keys.
+    """Build the replica of a keyset, which holds its keys for this process to search, from the database alone.
 
-    Where the keyset names a collection elsewhere, that is mended or filled. Where torch searches it, its keys are read.
+    Its index is fitted so that lookups find the share `goal`, in [0, 1], of the keys nearest to a query. Where the
+    keyset names a collection elsewhere, that is mended or filled. Where torch searches it, its keys are read.
     """
     if (there := collection_of_keyset(session, keyset, settings.milvus)) is not None:
         return _replica(keyset, write_all_keys(session, keyset, there, on_keys))
@@ -314,8 +315,8 @@ class KeyLookup:
         object.__setattr__(self, "options", LookupOptions(**{**self.options, "corpora": corpora}))
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """The values that lookups must have in common to be answered by one search."""
+    def search_identity(self) -> tuple[object, ...]:
+        """Give the checkpoint, width and options, which lookups must have in common to be answered by one search."""
         return self.checkpoint_id, self.queries_BD.shape[1], *sorted(self.options.items())
 
 
@@ -329,11 +330,11 @@ class FindsByKey(Protocol):
 
 def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found]:
     """Answer the lookups of several callers; give for each its results, or the error that refuses it."""
-    kinds: dict[object, list[int]] = {}
+    together: dict[object, list[int]] = {}
     for i, one in enumerate(asked):
-        kinds.setdefault(one.kind, []).append(i)
+        together.setdefault(one.search_identity, []).append(i)
     found: dict[int, Found] = {}
-    for alike in kinds.values():
+    for alike in together.values():
         found.update(zip(alike, _find_alike(lookups, [asked[i] for i in alike]), strict=True))
     return [found[i] for i in range(len(asked))]
 
