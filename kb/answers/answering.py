@@ -134,7 +134,7 @@ class Answering:
     def _ask_reader(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         threshold = wanted.threshold
         _check(question, threshold)
-        query, near = self._near(question, wanted.fact_filter)
+        query, near = self._find_nearest_facts(question, wanted.fact_filter)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, query, near, wanted.fact_filter)
             reading = self.read_sentences(question, found, read)
@@ -288,7 +288,7 @@ class Answering:
         """Find the places for pairs of question and `gone`, as `read_question` does, by one call of the reader."""
         windows = []
         for question, gone in asked:
-            query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
+            query, near = self._find_nearest_facts(question, FactFilter(without=self._facts_in(gone)))
             windows.append(self._windows(question, query, near, gone=gone))
         readings = self.reader.read_all(
             [(question, passages_to_read(*one)) for (question, _), one in zip(asked, windows, strict=True)]
@@ -306,13 +306,13 @@ class Answering:
     def window_texts(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
         """Give the texts of the windows that are read for a question, with deleted values masked."""
         fact_filter = FullAnswerOptions(**options).fact_filter
-        query, near = self._near(question, fact_filter)
+        query, near = self._find_nearest_facts(question, fact_filter)
         _, read = self._windows(question, query, near, fact_filter)
         return [window.shown_text() for window in read.values()]
 
     def nearest_hits(self, question: str, **options: Unpack[AnswerOptions]) -> tuple[Hit, ...]:
         """Give the live facts nearest to the question by key, whatever the threshold, best first."""
-        return self._near(question, FullAnswerOptions(**options).fact_filter)[1].hits
+        return self._find_nearest_facts(question, FullAnswerOptions(**options).fact_filter)[1].hits
 
     def nearest_fact(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
@@ -341,9 +341,10 @@ class Answering:
         part = SaidPart(hit.fact_id, hit.version, *whole, *whole)
         return AnsweredQuestion(answer, query, (part,), hit.value, (hit.fact_id,))
 
-    def _near(
+    def _find_nearest_facts(
         self, question: str, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery | None, Ranking]:
+        """Give a question's query and the facts nearest to it by key; None and no facts where there are no keys."""
         if self.questions is None:
             return None, Ranking()
         try:

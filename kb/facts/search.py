@@ -97,7 +97,7 @@ def search_facts(
     sought = SoughtText.from_text(session, text, literally=literally) if text else None
     which = list(search_conditions(**filters))
     if nearest is not None:
-        ranked: FromClause = _near(nearest, which)
+        ranked: FromClause = _facts_among_nearest(nearest, which)
     elif sought is not None:
         is_live = filters.get("state", "live") == "live"
         last = reading.IS_LIVE_VERSION if is_live else reading.IS_LAST_VERSION
@@ -146,7 +146,8 @@ def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: in
     return select(found.c.id, func.min(found.c.rank).label("rank")).group_by(found.c.id)
 
 
-def _near(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
+def _facts_among_nearest(nearest: Sequence[int], which: list[ColumnElement[bool]]) -> CTE:
+    """Build the rows (SQL) of facts with ids in `nearest` that fit; the rank is the position there, from 1."""
     given = func.unnest(literal(list(nearest), ARRAY(BigInteger)))
     near = given.table_valued(column("id", BigInteger), with_ordinality="rank", name="near").render_derived()
     return select(FactRow.id, near.c.rank).join(near, near.c.id == FactRow.id).where(*which).cte("found")
@@ -276,6 +277,7 @@ class _SoughtWords:
 
     @classmethod
     def read(cls, session: Session, sought: SoughtText, texts: Sequence[str]) -> _SoughtWords:
+        """Make the pattern of the sought words, and read from the database the stems of the words of `texts`."""
         stems = frozenset(stem for some in sought.stems for stem in some)
         known = stems_of(session, searched_words(" ".join(texts)).split(" ")) if stems else {}
         return cls(sought.pattern(), stems, sought.last, known)
@@ -336,7 +338,7 @@ def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[
 
 
 def remaining_filters(**filters: Unpack[FactFilters]) -> FactFilters:
-    """Give the filters that the statements of `statements_by_index` do not apply."""
+    """Give these filters, but None for the ones that the statements of `statements_by_index` apply already."""
     if _change_condition(**filters) is None:
         return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}

@@ -195,14 +195,14 @@ def add_near_facts(store: SearchableStore, groups: Sequence[MissGroup], k: int) 
         return [
             replace(
                 one,
-                nearest=tuple(_near(hit, known[hit.fact_id]) for hit in by_key.get(one.group_id, ()))
+                nearest=tuple(_near_fact(hit, known[hit.fact_id]) for hit in by_key.get(one.group_id, ()))
                 or tuple(islice(_by_words(store, session, one.question, k), k)),
             )
             for one in groups
         ]
 
 
-def _near(hit: Hit, fact: FactRecord) -> NearFact:
+def _near_fact(hit: Hit, fact: FactRecord) -> NearFact:
     document_id = fact.source.document_id if fact.source else None
     return NearFact(hit.fact_id, hit.value, fact.question, hit.score, document_id)
 

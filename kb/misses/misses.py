@@ -245,7 +245,7 @@ class Grouping:
         )
         rows = session.execute(statement.order_by(MissGroupRow.id).execution_options(yield_per=READ))
         for some in rows.partitions():
-            for row, read in zip(some, _read(session, some), strict=True):
+            for row, read in zip(some, _read_misses(session, some), strict=True):
                 made._leaders.add(read.compared)
                 made._ids.append(row.group_id)
         return made
@@ -260,7 +260,7 @@ class Grouping:
             return None
         new = _select_lookups(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
         rows = session.execute(new.order_by(MissRow.generation_id, MissRow.ordinal).limit(AT_ONCE)).all()
-        misses = _read(session, rows)
+        misses = _read_misses(session, rows)
         slots = self._leaders.join([one.compared for one in misses])
         leading = dict(zip(reversed(slots), reversed(misses), strict=True))
         self._ids += _insert(session, [leading[slot] for slot in range(len(self._ids), len(self._leaders))])
@@ -300,7 +300,8 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
     )  # fmt: skip
 
 
-def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_MissToGroup]:
+def _read_misses(session: Session, rows: Sequence[Row[Any]]) -> list[_MissToGroup]:
+    """Make a miss of each row of `_select_lookups`, with the stems of its question's words and its query."""
     asked = [question_of(row.mode, row.prompt, row.said or "", is_read=bool(row.is_read)) for row in rows]
     said = [searched_words(question).split(" ") for question in asked]
     stems = stems_of(session, [word for words in said for word in words])
@@ -390,7 +391,7 @@ COSINE = 0.85  # of two queries from which on they ask the same
 OVERLAP = 0.6  # of the words of two questions, as the share of all words that both have
 
 Vectors = npt.NDArray[np.float32]
-_Near = tuple[int, float]  # a slot, and the cosine of its leader
+_NearLeader = tuple[int, float]  # a slot, and the cosine of its leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +416,7 @@ class _LeaderQueries:
         self.rows_ND[len(self.slots)] = query_D
         self.slots.append(slot)
 
-    def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_Near]:
+    def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_NearLeader]:
         """Give each query's nearest leader, as slot and cosine, among those from row `first` on; there must be one."""
         cosines_BN = queries_BD @ self.rows_ND[first : len(self.slots)].T
         best_B = cosines_BN.argmax(axis=1)
@@ -454,16 +455,16 @@ class Leaders:
     def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
         """Give the slot of the leader that each miss joins. A miss without a near leader becomes one."""
         known = {key: len(space.slots) for key, space in self._spaces.items()}
-        near = self._near(misses)
+        near = self._find_nearest_leaders(misses)
         slots = []
         for n, miss in enumerate(misses):
-            slot = self._nearest(miss, near.get(n), known)
+            slot = self._choose_leader(miss, near.get(n), known)
             slots.append(self.add(miss) if slot is None else slot)
         return slots
 
-    def _near(self, misses: Sequence[ComparedMiss]) -> dict[int, _Near]:
+    def _find_nearest_leaders(self, misses: Sequence[ComparedMiss]) -> dict[int, _NearLeader]:
         """Give the nearest known leader of each miss with a query, by the position of the miss in `misses`."""
-        found: dict[int, _Near] = {}
+        found: dict[int, _NearLeader] = {}
         for (name, dim), space in self._spaces.items():
             queries = {
                 n: one.query_D
@@ -474,8 +475,8 @@ class Leaders:
                 found |= zip(queries, space.nearest(np.stack(list(queries.values()))), strict=True)
         return found
 
-    def _nearest(
-        self, miss: ComparedMiss, near: _Near | None, known: dict[tuple[str, int], int]
+    def _choose_leader(
+        self, miss: ComparedMiss, near: _NearLeader | None, known: dict[tuple[str, int], int]
     ) -> int | None:
         if (same := self._same.get(miss.words)) is not None:
             return same

@@ -142,10 +142,10 @@ class PlannedBase:
         pair_N = self.question_N * (len(self.fact_ids) + 1) + self.value_N
         asking = asks & ~chosen & np.isin(self.question_N, self.question_N[chosen & asks])
         same = asking & np.isin(pair_N, pair_N[chosen & asks])
-        found = {*self.fact_ids[same].tolist(), *self._near(chosen, asked, radius)}
+        found = {*self.fact_ids[same].tolist(), *self._facts_with_near_keys(chosen, asked, radius)}
         return found, set(self.fact_ids[asking & ~same].tolist()) - found
 
-    def _near(
+    def _facts_with_near_keys(
         self, chosen: npt.NDArray[np.bool_], asked: AskedQueries | None, radius: float
     ) -> Iterator[int]:
         """Yield other facts with a chosen value and a key that scores at least `radius` with its keys or questions."""

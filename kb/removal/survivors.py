@@ -282,7 +282,7 @@ class SurvivorSearch:
             asked = read_questions(session, target, self.questioner, keyset.dim)
         with as_service(), self.kb.sessions() as session:  # it is of no corpus
             confidence = confidence_of_base(session, self.reader)
-        near = _near(self.kb, keyset, asked)
+        near = _rank_nearest_facts(self.kb, keyset, asked)
         least = self.reader.confidence.passage_threshold(confidence.threshold)
         read = []
         for number, one in enumerate(asked, 1):
@@ -293,7 +293,9 @@ class SurvivorSearch:
         return ReadThrough(read)
 
 
-def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]) -> Mapping[int, Ranking]:
+def _rank_nearest_facts(
+    kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]
+) -> Mapping[int, Ranking]:
     found: dict[int, Ranking] = {}
     queries = [(one.fact_id, one.query_D) for one in asked if one.query_D is not None]
     for start in range(0, len(queries), ASKED_AT_ONCE):
