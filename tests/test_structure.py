@@ -106,7 +106,7 @@ BROAD_HANDLERS = [
     "cli/operating/server.py: _run",
     "cli/operating/server.py: _try_to_load",
     "cli/start/root.py: invoke",
-    "kb/corpus/raw/read.py: _answer",
+    "kb/corpus/raw/read.py: _answer_request",
     "kb/corpus/raw/web.py: _store_page",
     "kb/jobs/queue.py: take",
     "kb/jobs/queue.py: _beat",

@@ -76,18 +76,18 @@ def read_rows(
     path: Path,
     choose: Callable[[list[str]], list[str]],
     on_bytes: OnBytes | None = None,
-    place: Path | None = None,
+    path_to_open: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
     """Yield, for each row of a Parquet file, its name, such as ``facts.parquet:12``, and the row or its refusal.
 
-    `choose` gets the names of all columns and gives those to read. A damaged file gives a refusal at its end. `place`
-    is the path that opens the file, if not `path`. Raises what `choose` raises.
+    `choose` gets the names of all columns and gives those to read. A damaged file gives a refusal at its end.
+    `path_to_open` opens the file, if not `path`. Raises what `choose` raises.
     """
     number = 0
     try:
-        with pq.ParquetFile(place or path, page_checksum_verification=True, pre_buffer=False) as file:
+        with pq.ParquetFile(path_to_open or path, page_checksum_verification=True, pre_buffer=False) as file:
             columns = choose(file.schema_arrow.names)
-            size, num_rows = (place or path).stat().st_size, max(1, file.metadata.num_rows)
+            size, num_rows = (path_to_open or path).stat().st_size, max(1, file.metadata.num_rows)
             for batch in file.iter_batches(_rows(file.metadata), columns=columns, use_threads=False):
                 for record in _records(batch):
                     number += 1

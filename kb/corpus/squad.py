@@ -138,7 +138,7 @@ def _paragraph(where: str, record: object) -> Parsed:
     refusals: list[Refusal] = []
     for qa in qas:
         try:
-            span = _answer(qa)
+            span = _parse_answer_span(qa)
         except (KeyError, TypeError, IndexError) as error:
             why = f"malformed question, which was left out: {describe_misread(error)}"
             refusals.append(Refusal(external_id, 0, why))
@@ -161,7 +161,7 @@ def squad_identity(title: str | None, context: str) -> str:
     return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
 
-def _answer(qa: Any) -> FactSpan | None:
+def _parse_answer_span(qa: Any) -> FactSpan | None:
     """Give the span of the question's first answer; None for a question that the paragraph does not answer."""
     if not isinstance(qa, dict):
         raise TypeError("not a JSON object")

@@ -93,9 +93,9 @@ class Line(NamedTuple):
     reached: int
 
 
-def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
-    """Yield a file's lines that are not blank; `place` is where it lies if not at `path`. Raises `DamagedFile`."""
-    with (place or path).open("rb") as file, unpack_file(file, path) as lines:
+def read_lines(path: Path, path_to_open: Path | None = None) -> Iterator[Line]:
+    """Yield a file's lines that are not blank; `path_to_open` opens it, if not `path`. Raises `DamagedFile`."""
+    with (path_to_open or path).open("rb") as file, unpack_file(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):
             number += 1

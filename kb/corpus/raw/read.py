@@ -96,11 +96,11 @@ class _Wiki:
         )
 
 
-def read_wiki(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+def read_wiki(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the articles of a MediaWiki dump, after page `ask.after`; other pages give pieces without a document."""
     number = 0
     try:
-        with place.open("rb") as file, unpack_file(file, path) as stream:
+        with path_to_open.open("rb") as file, unpack_file(file, path) as stream:
             for number, parsed in enumerate(_pages(stream, path, ask.after), start=1):
                 yield ReadPiece(parsed, number, file.tell())
     except (DamagedFile, ParseError) as error:
@@ -139,23 +139,10 @@ def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]
 # What stands beside the text is left out: templates, tables, notes, files and categories. A template may show
 # text, but only the wiki it belongs to knows which.
 
-_BESIDE = frozenset(
-    [
-        "ref",
-        "references",
-        "gallery",
-        "table",
-        "math",
-        "chem",
-        "timeline",
-        "score",
-        "imagemap",
-        "graph",
-        "mapframe",
-        "templatestyles",
-        "hr",
-    ]
-)
+_BESIDE = frozenset((
+    "ref", "references", "gallery", "table", "math", "chem", "timeline", "score", "imagemap", "graph", "mapframe",
+    "templatestyles", "hr",
+))  # fmt: skip
 _SWITCHES = re.compile(r"__[A-Z]+__")
 _EMPTY_PARENTHESES = re.compile(r"[ \t]?\([ \t]*[,;:]?[ \t]*\)")  # where only a template stood
 _BLANKS, _LINES = re.compile(r"[ \t\u00a0]+"), re.compile(r" *\n *")
@@ -224,7 +211,7 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> P
 
 def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
     """Make a document of a record from the chosen fields; if no field is its id, it gets a digest as id."""
-    parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
+    parts = {part: _number_as_text(record.get(name)) for part, name in chosen.items()}
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
         if "id" not in chosen:
@@ -235,7 +222,7 @@ def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: st
     return parse_record({**parts, "facts": []}, where)
 
 
-def _as_text(value: object) -> object:
+def _number_as_text(value: object) -> object:
     """Give a whole number as text, since ids, titles and revisions are often numbers; give other values as they are."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -253,12 +240,12 @@ def _refused_record(document: str, reason: str) -> Parsed:
 _SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's country
 
 
-def read_table(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+def read_table(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the rows of a table as documents. A row that cannot be read is refused with its line."""
     csv.field_size_limit(MOST_BYTES)
     done = 0
     try:
-        with place.open("rb") as file, unpack_file(file, path) as packed:
+        with path_to_open.open("rb") as file, unpack_file(file, path) as packed:
             for piece in _rows_table(cast("BufferedReader", packed), path, ask):
                 done = piece.line
                 yield piece._replace(reached=file.tell())
@@ -307,7 +294,7 @@ def _fault(row: list[str], header: list[str]) -> str | None:
 # Reads Parquet files without marked facts: a document a row, by the names of the columns.
 
 
-def read_columns(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+def read_columns(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the rows of a Parquet file as documents. Only columns that hold a part of a document are read."""
     from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
 
@@ -324,7 +311,7 @@ def read_columns(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiec
         nonlocal reached
         reached = so_far
 
-    for number, (where, row) in enumerate(read_rows(path, choose, on_bytes, place), start=1):
+    for number, (where, row) in enumerate(read_rows(path, choose, on_bytes, path_to_open), start=1):
         parsed = Parsed(None, (row,)) if isinstance(row, Refusal) else raw_document(row, chosen, where, path)
         yield ReadPiece(parsed, number, reached)
 
@@ -346,30 +333,29 @@ def read_pieces(ask: ReadRequest) -> Iterator[ReadPiece]:
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
-        with opened_file(path, ask.origin) as place:
+        with opened_file(path, ask.origin) as path_to_open:
             if ask.kind in BY_LINE:
-                yield from _lines(path, place, ask)
+                yield from _lines(path, path_to_open, ask)
             elif ask.kind in BY_ROW:
-                yield from BY_ROW[ask.kind](path, place, ask)
+                yield from BY_ROW[ask.kind](path, path_to_open, ask)
             elif ask.kind in FORMATS:
                 yield from _rows(path, ask.kind)
             else:
-                yield ReadPiece(Parsed(_document(ask, path, place)), 1, place.stat().st_size)
+                yield ReadPiece(Parsed(_document(ask, path, path_to_open)), 1, path_to_open.stat().st_size)
     except Unreadable as error:
         yield refuse_document(name, str(error))
     except OSError as error:
         yield refuse_document(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+def _lines(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     parse, done = BY_LINE[ask.kind], 0
     try:
-        for number, content, reached in read_lines(path, place):
+        for number, content, reached in read_lines(path, path_to_open):
             where = f"{path.name}:{number}"
             if number > ask.after:
-                if (
-                    number > max(done, ask.after) + 1
-                ):  # after blank lines, so that the parent knows which line is next
+                # After blank lines, so that the parent knows which line is next.
+                if number > max(done, ask.after) + 1:
                     yield ReadPiece(None, number - 1, reached)
                 if content is None:
                     yield ReadPiece(too_long(where), number, reached)
@@ -393,16 +379,16 @@ def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
         del reached[:-1]
 
 
-def _document(ask: ReadRequest, path: Path, place: Path) -> AnnotatedDocument:
-    if (size := place.stat().st_size) > MOST_BYTES:
+def _document(ask: ReadRequest, path: Path, path_to_open: Path) -> AnnotatedDocument:
+    if (size := path_to_open.stat().st_size) > MOST_BYTES:
         raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
-    data = place.read_bytes()
+    data = path_to_open.read_bytes()
     if not data.strip():
         raise Unreadable("the file is empty; leave it out")
     title, text = _text(ask.kind, data, ask.encoding)
     text = normalise_text(text)
     if title is None or unstorable_characters(title) is not None:
-        title = heading_line(text) or _title_from_name(path if ask.uri is None else _place(ask.uri))
+        title = heading_line(text) or _title_from_name(path if ask.uri is None else _path_of_address(ask.uri))
     return AnnotatedDocument(ask.external_id, text, title=title, uri=ask.uri or path.as_uri())
 
 
@@ -423,7 +409,7 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
     return None, text
 
 
-def _place(uri: str) -> PurePosixPath:
+def _path_of_address(uri: str) -> PurePosixPath:
     """Give the path part of an address (URL), or its host if the path is empty."""
     parts = urlsplit(uri)
     return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
@@ -451,7 +437,7 @@ def main() -> None:
     _confine(limits)
     send_message(telling, _encode_message(ReaderReport()))  # tells the parent that the process runs
     while (message := receive_message(asked)) is not None:
-        for told in _answer(msgspec.json.decode(message, type=ReadRequest), limits):
+        for told in _answer_request(msgspec.json.decode(message, type=ReadRequest), limits):
             send_message(telling, told)
 
 
@@ -470,7 +456,8 @@ def _allow(limits: DocumentLimits) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
 
 
-def _answer(ask: ReadRequest, limits: DocumentLimits) -> Iterator[bytes]:
+def _answer_request(ask: ReadRequest, limits: DocumentLimits) -> Iterator[bytes]:
+    """Yield the reports (JSON) on a file: one for each piece read, then its end, or why reading ended before."""
     line, reached = ask.after, 0
     _allow(limits)
     try:
