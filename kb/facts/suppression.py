@@ -305,7 +305,7 @@ def _digests_of_others(
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
         if any(form in wanted for form in forms_of_text(row.value)):
-            made = digests.of_fact(row.value, row.FactRow.question, _place(row))
+            made = digests.of_fact(row.value, row.FactRow.question, _span_place_of_row(row))
             others.setdefault(row.FactRow.id, set()).update(made)
     return others
 
@@ -324,7 +324,8 @@ _SPANS_BEFORE = (
 )
 
 
-def _place(row: Row[Any]) -> SpanPlace | None:
+def _span_place_of_row(row: Row[Any]) -> SpanPlace | None:
+    """Give the place of a row's fact in its document or sample; None for a fact without a document."""
     fact: FactRow = row.FactRow
     if fact.document_id is None:
         return None

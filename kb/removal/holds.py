@@ -103,7 +103,7 @@ class Holds:
             session.add(row)
             session.flush()
             if not by_two:
-                _place(session, pending, row, None)
+                _place_hold(session, pending, row, None)
             return _read_hold(session, row.id)[1]
 
     @retry_on_contention
@@ -118,7 +118,7 @@ class Holds:
             _require_other(f"Hold {hold_id}", known.asked_by, by, f"colmlm hold place --approve {hold_id}")
             pending = audit.begin_change(session, by.name, _joint_reason(row.reason, known.asked_by, by))
             row.approved_by = by.key_id
-            _place(session, pending, row, Principal("key", known.asked_by or "", row.asked_by))
+            _place_hold(session, pending, row, Principal("key", known.asked_by or "", row.asked_by))
             return _read_hold(session, hold_id)[1]
 
     @retry_on_contention
@@ -281,7 +281,7 @@ def _joint_reason(reason: str, asked_by: str | None, token: TokenRecord) -> str:
     return f"{reason} (asked with the token {asked_by}, approved with the token {token.name})"
 
 
-def _place(session: Session, pending: audit.Pending, row: HoldRow, asked: Principal | None) -> None:
+def _place_hold(session: Session, pending: audit.Pending, row: HoldRow, asked: Principal | None) -> None:
     row.state, row.seq = "standing", pending.seq
     session.flush()
     _log_hold(session, pending, PLACED, row, asked)

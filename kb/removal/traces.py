@@ -344,9 +344,8 @@ class _TextSearch:
         rows = statement.add_columns(as_one_text(columns).label("as_one")).offset(0).subquery()
         said = rows.c.as_one
         may = may_say(said, self.texts)
-        if any(
-            isinstance(column.type, JSONB) for column in columns
-        ):  # where a line's end is a backslash and an n
+        # In JSON a line's end is a backslash and an n.
+        if any(isinstance(column.type, JSONB) for column in columns):
             may = or_(may, func.strpos(said, "\\") > 0)
         first = len(rows.c) - 1 - len(columns)
         for row in self.session.execute(select(rows).where(may).execution_options(yield_per=1000)):
@@ -360,10 +359,11 @@ class _TextSearch:
 
 def as_one_text(columns: Sequence[Any]) -> ColumnElement[str]:
     """Give an SQL expression that joins the texts of these columns of a row, one a line."""
-    return func.concat_ws("\n", *map(_as_text, columns))
+    return func.concat_ws("\n", *map(_column_as_text, columns))
 
 
-def _as_text(column: Any) -> ColumnElement[str]:
+def _column_as_text(column: Any) -> ColumnElement[str]:
+    """Give an SQL expression for the text of a column: JSON as it is written, the items of an array one a line."""
     if isinstance(column.type, ARRAY):
         return func.array_to_string(column, "\n")
     return cast(column, Text) if isinstance(column.type, JSONB) else column

@@ -344,14 +344,15 @@ class Stakes:
 
     def places(self, kind: Kind = "any") -> list[int]:
         """Give, in order, the places (group and id in one number) of contradicting facts for that kind, else cited."""
-        return sorted(map(self._place, self.against if kind == "contradicting" else self.uses))
+        return sorted(map(self._place_in_review, self.against if kind == "contradicting" else self.uses))
 
     def contradicting(self) -> list[int]:
         """Give the places, in order, of facts that contradict, and are neither cited nor doubted."""
-        places = sorted(map(self._place, self.against))
+        places = sorted(map(self._place_in_review, self.against))
         return [place for place in places if place > CONTRADICTING * PLACE]
 
-    def _place(self, fact_id: int) -> int:
+    def _place_in_review(self, fact_id: int) -> int:
+        """Give the number that orders a fact to review: its group, which says what is at stake, then its id."""
         if uses := self.uses.get(fact_id):
             group = _MOST - min(uses, _MOST)
         else:

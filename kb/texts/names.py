@@ -111,7 +111,7 @@ class _Word(NamedTuple):
         return self.shown[:1].isalpha()
 
     @property
-    def is_capital(self) -> bool:
+    def is_capitalised(self) -> bool:
         return self.shown[:1].isupper()
 
 
@@ -335,7 +335,7 @@ class _NameSearch:
             *((one, "first-name") for one in self.name.given),
         ):
             end = self._end_of(part, at)
-            if not end or not self.words[at].is_capital or self._tied_before(at) or self._tied_after(end):
+            if not end or not self.words[at].is_capitalised or self._tied_before(at) or self._tied_after(end):
                 continue
             if self._name_before(at) or (self._name_after(end) and doubt == "first-name"):
                 continue
@@ -420,7 +420,7 @@ class _NameSearch:
         for part in self.name.middle:
             if end := self._end_of(part, at):
                 return end
-        if at >= len(self.words) or not self.words[at].is_capital:
+        if at >= len(self.words) or not self.words[at].is_capitalised:
             return 0
         word = self.words[at]
         if len(word.shown) == 1:
@@ -437,7 +437,7 @@ class _NameSearch:
         """Give the word number behind the middle names and initials that follow a name with its surname first."""
         for part in self.name.middle:
             at = self._end_of(part, at) or at
-        while self._is_near(at) and len(self._shown_at(at)) == 1 and self.words[at].is_capital:
+        while self._is_near(at) and len(self._shown_at(at)) == 1 and self.words[at].is_capitalised:
             at = at + 2 if self._shown_at(at + 1) == "." else at + 1
         return at
 
@@ -476,7 +476,7 @@ class _NameSearch:
         if not self._is_near(at):
             if at > 1 and self._shown_at(at - 1) == "." and self.words[at].gap in (" ", "\u00a0"):
                 before = self.words[at - 2]
-                return len(before.shown) == 1 and before.is_capital and not before.forms & TITLES
+                return len(before.shown) == 1 and before.is_capitalised and not before.forms & TITLES
             return False
         before = self.words[at - 1]
         if not before.is_letters or before.forms & (PLAIN | TITLES):
@@ -486,7 +486,7 @@ class _NameSearch:
             if before.end - line < _SHORT_LINE:
                 return False
         here = self.words[at].shown
-        return before.is_capital if here[:1].isupper() and not here.isupper() else True
+        return before.is_capitalised if here[:1].isupper() and not here.isupper() else True
 
     def _name_after(self, end: int) -> bool:
         """Say whether word `end` may be another name or, as "Street" does, make a place of the name before it."""
@@ -497,7 +497,7 @@ class _NameSearch:
             return True
         if before.isupper() and len(before) > 1 and after.shown.isupper():
             return False
-        return after.is_capital and not after.forms & (PLAIN | TITLES)
+        return after.is_capitalised and not after.forms & (PLAIN | TITLES)
 
     def _tied_before(self, at: int) -> bool:
         """Say whether a hyphen or another sign ties a word to the front of word `at`."""

@@ -486,9 +486,9 @@ class FoldedPlaces(NamedTuple):
         """Give the span in the original of a span of the folded text."""
         if self.folded is not None:
             start, end = self.folded[start][0], self.folded[end - 1][1]
-        return self._place(start)[0], self._place(end - 1)[1]
+        return self._original_span(start)[0], self._original_span(end - 1)[1]
 
-    def _place(self, at: int) -> Span:
+    def _original_span(self, at: int) -> Span:
         """Give the span in the original of a character of the text as read."""
         if not (number := bisect_right(self.starts, at)):
             return at, at + 1
