@@ -88,7 +88,7 @@ BROAD_HANDLERS = [
     "api/mcp/reading.py: _call_tool",
     "api/mcp/server.py: _read",
     "api/mcp/server.py: __call__",
-    "api/middleware/limiters.py: _answer",
+    "api/middleware/limiters.py: _answer_batch",
     "api/openai/fields.py: _encode_chunks",
     "api/openai/fields.py: _encode_events",
     "api/routes/responses.py: stream_events",

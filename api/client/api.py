@@ -220,7 +220,7 @@ def get_verb(path: str, kind: type[T], *given: str) -> Callable[..., T]:
 
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> T:
         where, query = call(args, kwargs)
-        return resource.api.get(where, kind, **{name: _as_text(value) for name, value in query.items()})
+        return resource.api.get(where, kind, **{name: _time_as_text(value) for name, value in query.items()})
 
     call = _VerbParameters(path, given)
     return call.describe(send)
@@ -231,7 +231,7 @@ def list_verb(path: str, kind: type[T], of: str, *given: str, **sent_as: str) ->
 
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> list[T]:
         where, query = call(args, kwargs)
-        query = {sent_as.get(name, name): _as_text(value) or None for name, value in query.items()}
+        query = {sent_as.get(name, name): _time_as_text(value) or None for name, value in query.items()}
         return resource.api.read_list(where, kind, of, after=query.pop("after", None) or 0, **query)
 
     call = _VerbParameters(path, given)
@@ -326,5 +326,6 @@ def quote_part(value: object) -> str:
     return quote(str(value), safe="", errors="surrogatepass")
 
 
-def _as_text(value: object) -> object:
+def _time_as_text(value: object) -> object:
+    """Give a time as text in the form of ISO 8601, and other values as they are."""
     return value.isoformat() if isinstance(value, datetime) else value

@@ -261,11 +261,11 @@ class RemoteLog(Resource):
         return self.api.get("/changes/proof", dict[str, Any], size=since or 0)
 
     def changes(self, after: int = 0, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
-        said = _as_texts(only)
+        said = _times_as_text(only)
         return self.api.read_list("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
 
     def changes_before(self, before: int, limit: int = 100, **only: Unpack[LogFilters]) -> list[ChangeRecord]:
-        said = _as_texts(only) | {"order": "newest"}
+        said = _times_as_text(only) | {"order": "newest"}
         return self.api.read_list("/changes", ChangeRecord, NEWEST_CHANGES, after=before, limit=limit, **said)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
@@ -301,5 +301,5 @@ class RemoteLog(Resource):
         return self.api.lines("/changes/export")
 
 
-def _as_texts(only: LogFilters) -> dict[str, Any]:
+def _times_as_text(only: LogFilters) -> dict[str, Any]:
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in only.items()}

@@ -303,11 +303,11 @@ class Batcher(Generic[A, T]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                await self._answer(batch)
+                await self._answer_batch(batch)
         finally:
             self._working = None
 
-    async def _answer(self, batch: list[tuple[A, asyncio.Future[T]]]) -> None:
+    async def _answer_batch(self, batch: list[tuple[A, asyncio.Future[T]]]) -> None:
         try:
             results = await self._work([asked for asked, _ in batch])
         except Exception as error:  # noqa: BLE001 - it is raised again where each of them waits
@@ -323,9 +323,8 @@ class Batcher(Generic[A, T]):
 # Limits the rate of requests of a token: in this process, or in all that share its port.
 
 Clock = Callable[[], float]
-Take = Callable[
-    [int, int], float
-]  # takes a permit of a token, by id and rate, or gives the seconds until there is one
+# Takes a permit of a token, by id and rate, or gives the seconds until there is one.
+Take = Callable[[int, int], float]
 
 
 def take_permit(permits: float, elapsed: float, per_minute: int) -> tuple[float, float]:

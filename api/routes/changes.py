@@ -20,12 +20,12 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
 from colmlm.api.routes.responses import (
-    Glance,
+    PolledEvents,
     encode_response,
     names_type,
     on_record,
     preferred_type,
-    stream_glances,
+    stream_polled_events,
 )
 from colmlm.api.wire import MAX_ID, NEWEST_CHANGES, Differences, Page, Request, Why
 from colmlm.kb.errors import InvalidQuery
@@ -304,7 +304,7 @@ async def follow_changes(
     if start is None:
         start = await sync_to_thread(ports.kb.log.head_seq)
     database = await sync_to_thread(ports.kb.log.database_id) if names_type(request, EVENT) else None
-    return stream_glances(ports, _ChangesFollower(ports.kb, start, database).take_glance, seconds)
+    return stream_polled_events(ports, _ChangesFollower(ports.kb, start, database).poll_events, seconds)
 
 
 @dataclass(slots=True)
@@ -315,7 +315,7 @@ class _ChangesFollower:
     seq: int
     database: str | None
 
-    def take_glance(self) -> Glance:
+    def poll_events(self) -> PolledEvents:
         changes = self.kb.log.changes(self.seq, PIECE)
         if changes:
             self.seq = changes[-1].seq
@@ -323,7 +323,7 @@ class _ChangesFollower:
             ServerSentEventMessage(event="change", id=str(change.seq), data=self._encode_change(change))
             for change in changes
         ]
-        return Glance(messages, has_more=len(changes) == PIECE)
+        return PolledEvents(messages, has_more=len(changes) == PIECE)
 
     def _encode_change(self, change: ChangeRecord) -> str:
         event = change if self.database is None else cloud_event(change, self.database)

@@ -21,7 +21,7 @@ from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, right_missing
 from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, edit_in_scope, page
-from colmlm.api.routes.responses import Glance, stream_glances
+from colmlm.api.routes.responses import PolledEvents, stream_polled_events
 from colmlm.api.wire import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import refusals
@@ -221,7 +221,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(permitted_job, ports, request.user, job_id)
-    return stream_glances(ports, _JobFollower(Jobs(ports.kb), job_id).take_glance)
+    return stream_polled_events(ports, _JobFollower(Jobs(ports.kb), job_id).poll_events)
 
 
 STARTING: Sequence[Any] = (
@@ -269,14 +269,14 @@ class _JobFollower:
     job_id: int
     told: JobRecord | None = None
 
-    def take_glance(self) -> Glance:
+    def poll_events(self) -> PolledEvents:
         job = self.jobs.get(self.job_id)
         if self.told is not None and _progress_fields(self.told) == _progress_fields(job):
-            return Glance([])
+            return PolledEvents([])
         self.told = job
         name = "end" if job.is_over else "progress"
         message = ServerSentEventMessage(event=name, data=msgspec.json.encode(job).decode())
-        return Glance([message], is_over=job.is_over)
+        return PolledEvents([message], is_over=job.is_over)
 
 
 def _progress_fields(job: JobRecord) -> tuple[Any, ...]:

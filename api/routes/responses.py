@@ -178,7 +178,7 @@ def encode_trace(
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class PolledEvents:
     """The result of one poll: events to send, whether more are ready at once, and whether this was the last."""
 
     messages: list[ServerSentEventMessage]
@@ -186,33 +186,35 @@ class Glance:
     is_over: bool = False
 
 
-def stream_glances(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
-    """Stream the events that `look` finds, called repeatedly in a thread, for `seconds` at most (None: the longest)."""
+def stream_polled_events(
+    ports: Ports, poll: Callable[[], PolledEvents], seconds: float | None = None
+) -> ServerSentEvent:
+    """Stream the events that `poll` finds, called repeatedly in a thread, for `seconds` at most (None: the longest)."""
     longest = ports.tuning.longest_seconds
-    return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
+    return ServerSentEvent(_messages(ports, poll, longest if seconds is None else min(seconds, longest)))
 
 
 async def _messages(
-    ports: Ports, look: Callable[[], Glance], seconds: float
+    ports: Ports, poll: Callable[[], PolledEvents], seconds: float
 ) -> AsyncIterator[ServerSentEventMessage]:
     clock, tuning, drain = asyncio.get_running_loop().time, ports.tuning, ports.readiness.drain
     end, spoke = clock() + seconds, float("-inf")
     while True:
         try:
-            seen = await sync_to_thread(look)
+            polled = await sync_to_thread(poll)
         except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
             yield _problem("error", error)
             return
-        for message in seen.messages:
+        for message in polled.messages:
             yield message
-        if seen.messages:
+        if polled.messages:
             spoke = clock()
         elif clock() - spoke >= tuning.idle_seconds:
             yield ServerSentEventMessage(data=None, comment="nothing new")
             spoke = clock()
-        if seen.is_over or clock() >= end:
+        if polled.is_over or clock() >= end:
             return
-        pause = 0.0 if seen.has_more else min(tuning.poll_seconds, end - clock())
+        pause = 0.0 if polled.has_more else min(tuning.poll_seconds, end - clock())
         if await drain.begins_within(pause):
             yield _problem("draining", server_draining())
             return

@@ -40,14 +40,14 @@ class AnsweringGenerator:
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
         question = question_of_request(request)
-        return self.generator.generate(request) if question is None else self._answer(request, question)
+        return self.generator.generate(request) if question is None else self._store_answer(request, question)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         question = question_of_request(request)
         if question is None:
             yield from self.generator.stream(request)
             return
-        trace = self._answer(request, question)
+        trace = self._store_answer(request, question)
         yield from _pieces(trace)
         yield self._end_of_output(request, trace)
         yield trace
@@ -64,13 +64,13 @@ class AnsweringGenerator:
         ]
 
     def _complete_request(self, request: GenerationRequest, question: str) -> CompletedRequest:
-        trace = self._answer(request, question)
+        trace = self._store_answer(request, question)
         assert isinstance(request.prompt, str)
         return CompletedRequest(
             prompt=request.prompt, trace=trace, finished=self._end_of_output(request, trace)
         )
 
-    def _answer(self, request: GenerationRequest, question: str) -> OutputTrace:
+    def _store_answer(self, request: GenerationRequest, question: str) -> OutputTrace:
         self.generator.check_prompts([request])
         answering = self.answering()
         if request.min_seq is not None:
