@@ -43,7 +43,7 @@ from colmlm.model.annotate.config import (
 from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.training import TunerTask
+    from colmlm.model.annotate.training import FineTuningTask
     from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
     from colmlm.model.training.task import StepMetrics
 
@@ -104,7 +104,7 @@ def _chosen_preset(name: str, presets: Mapping[str, Callable[[], Config]]) -> Co
         raise typer.BadParameter(f"{error}.", param_hint="--preset") from error
 
 
-def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
+def tune(steps: Iterable[StepMetrics], task: FineTuningTask[Any]) -> None:
     """Run the steps of a training task to the end, and show the progress."""
     note(f"{count_of(len(task.examples), 'example')}, at most {count_of(task.num_steps, 'step')}")
     with progress("training") as update:

@@ -58,8 +58,8 @@ class _Sequence(Protocol):
 Example = TypeVar("Example", bound=_Sequence)
 
 
-class TunerTask(Task[Sequence[Example]]):
-    """The task of tuning a base, shared by annotators and readers: adapter, batches of similar length, saved files."""
+class FineTuningTask(Task[Sequence[Example]]):
+    """The task of fine-tuning a pretrained model, by an adapter or whole, as an annotator or a reader."""
 
     role: str
     prefix = ""  # the prefix that the module adds to the model's own names
@@ -449,7 +449,7 @@ def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.
 DEFAULT_THRESHOLD = 0.5
 
 
-class SpanTask(TunerTask[TaggedWindow]):
+class SpanTask(FineTuningTask[TaggedWindow]):
     """The task of training the fact-span annotator (section 3.3, appendix A.2)."""
 
     role = SPANS
@@ -481,7 +481,7 @@ class SpanTask(TunerTask[TaggedWindow]):
         }
 
 
-class QuestionTask(TunerTask[QuestionSequence]):
+class QuestionTask(FineTuningTask[QuestionSequence]):
     """The task of training the question generator (section 3.3, appendix A.2)."""
 
     role = QUESTIONS

@@ -67,8 +67,8 @@ def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequenc
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
-    met = sum(_count_met(f, m) for m, f in zip(marked, found, strict=True))
-    reached = sum(_count_met(m, f) for m, f in zip(marked, found, strict=True))
+    met = sum(_count_overlapping_spans(f, m) for m, f in zip(marked, found, strict=True))
+    reached = sum(_count_overlapping_spans(m, f) for m, f in zip(marked, found, strict=True))
     held = sum(_count_verbatim(document, spans) for document, spans in zip(documents, found, strict=True))
     return SpanQuality(
         marked=num_marked,
@@ -134,7 +134,7 @@ def _time_work(work: Callable[[], list[list[GeneratedQuestion | None]]]) -> tupl
     return work(), perf_counter() - started
 
 
-def _count_met(spans: Sequence[Span], others: Sequence[Span]) -> int:
+def _count_overlapping_spans(spans: Sequence[Span], others: Sequence[Span]) -> int:
     """Count the `spans` that share a character with one of `others`. Both are sorted and do not overlap."""
     met = at = 0
     for start, end in spans:

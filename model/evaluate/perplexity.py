@@ -286,7 +286,7 @@ def losses_of_answers(
         for prompt, (_, answers) in zip(prompts, asked, strict=True)
     ]
     courses = [
-        (reader, _course(reader, _answer(answer, tokenizer), masking, find))
+        (reader, _course(reader, _encode_answer(answer, tokenizer), masking, find))
         for some, (_, answers) in zip(readers, asked, strict=True)
         for reader, (answer, masking) in zip(some, answers, strict=True)
     ]
@@ -303,7 +303,7 @@ def _course(reader: SequenceReader, text: MarkedText, masking: Masking, find: Fi
     return reader.at_once()
 
 
-def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
+def _encode_answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
     """Encode the answer as it follows the prompt: after a space, and without the token that begins a text."""
     encoded = tokenizer.spans(" ", answer.text, answer.facts)
     text = MarkedText.of(encoded, tokenizer, len(encoded.ids))

@@ -304,7 +304,7 @@ def _mark_answers(
     )
     found: list[AnnotatedDocument] = []
     for lead, reviewed in zip(leads, Annotator(finder).annotate(texts), strict=True):
-        found.append(_answer(reviewed.document, len(lead)))
+        found.append(_cut_answer(reviewed.document, len(lead)))
         on_done(1)
     return found
 
@@ -313,7 +313,8 @@ def _lead(question: str) -> str:
     return f"Question: {question}\nAnswer: "
 
 
-def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
+def _cut_answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
+    """Give the answer, from character `offset` of a document on, as a document with the facts found in it."""
     facts = tuple(
         replace(span, start=span.start - offset, end=span.end - offset, answer=span.value)
         for span in document.facts

@@ -29,7 +29,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, LoadedAnnotator
 from colmlm.model.annotate.checks import telling_words
 from colmlm.model.annotate.config import ReaderConfig
-from colmlm.model.annotate.training import TunerTask
+from colmlm.model.annotate.training import FineTuningTask
 from colmlm.model.reader.reader import (
     ExtractiveReader,
     JoinedText,
@@ -283,7 +283,7 @@ def reading_loss(
     return loss, (logits_BT2.argmax(dim=1) == gold_B2).all(dim=1).sum()
 
 
-class ReaderTask(TunerTask[ReadingExample]):
+class ReaderTask(FineTuningTask[ReadingExample]):
     """The task of training a reader: its examples, their loss, and the settings that its config records."""
 
     role = ANSWERS

@@ -226,7 +226,7 @@ def all_states() -> dict[str, Tensor]:
 
 
 def restore_all(state: Mapping[str, Tensor]) -> None:
-    """Set every generator to the state that `all_states` gave."""
+    """Restore the generators of random numbers of torch, Python and numpy to the states that `all_states` gave."""
     restore_torch(state)
     has_gauss, gauss = state["python_gauss"].tolist()
     random.setstate((3, tuple(state["python"].tolist()), gauss if has_gauss else None))
