@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     )
     from colmlm.kb.removal.records import LineageFinding
 
-SENTENCE_WIDTH, SENTENCE_SIDE = (
-    80,
-    400,
-)  # characters that are shown of a sentence, and read on either side of a value
+SENTENCE_WIDTH, SENTENCE_SIDE = 80, 400  # characters shown of a sentence, and read on either side of a value
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
@@ -56,7 +53,7 @@ def brief_table(facts: Iterable[FactRecord]) -> None:
 
 
 def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
-    """Print the rows of a file that cannot be used and the sentence `nothing`. Exit with 3. JSON also has `told`."""
+    """Exit with 3 after printing the unusable rows of a file, and the sentence `nothing`. JSON also has `told`."""
     if wants_json():
         print_json({"refused": refused, **told})
     for row in refused:

@@ -42,8 +42,8 @@ THREADS = "OMP_NUM_THREADS"
 _log = logging.getLogger(__name__)
 
 
-def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
-    """Load the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
+def load_models(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
+    """Load the reader and models of a server, if `with_model`; `wide_threads` threads compute a step of many tokens."""
     from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.routes.responses import check_client, name_asker
 
@@ -140,7 +140,7 @@ def serve_shared(
         logs.configure(runtime.serving)
         wide_threads = cores_per_server(len(listeners))
         with _one_thread():
-            models = _load_models(runtime, wide_threads, with_model=with_model)
+            models = _load_models_to_fork(runtime, wide_threads, with_model=with_model)
         local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
         shared = SharedState(len(listeners), Path(folder))
         gc.collect()
@@ -171,9 +171,9 @@ def serve_shared(
         Supervisor(shared, serve, attend, stop_listening).run()
 
 
-def _load_models(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
+def _load_models_to_fork(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Load the models, and open the index if there is one, leaving no thread and no connection for the fork."""
-    models = load(runtime, wide_threads, with_model=with_model)
+    models = load_models(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.open_here()
     runtime.kb.close()  # each process connects for itself

