@@ -157,7 +157,7 @@ def qa(
             | _passages(passages, passages_as)
         )
         log = open_log(out, run)
-        _answer(who, config, questions, log, batch)
+        _answer_questions(who, config, questions, log, batch)
     report = {
         "checkpoint": who.decoder.checkpoint.config.name,
         "seed": seed,
@@ -238,7 +238,7 @@ def _of_set(path: Path) -> list[AskedQuestion]:
         raise typer.BadParameter(f"{error}.", param_hint="--questions") from error
 
 
-def _answer(
+def _answer_questions(
     who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: RunLog, batch: int
 ) -> None:
     """Answer the questions that the log lacks."""

@@ -53,20 +53,20 @@ class Ablations:
             return self._fact(question, words=WORDS in ranking)
         places = [one for one in self._places(question, ranking) if any_span or one.facts]
         if not places:
-            return _answer(question, None, 0.0, None)
+            return _make_answer(question, None, 0.0, None)
         confidence = self.answers.reader.confidence
         places = order_places(places, confidence.search)
         best, score = places[0], confidence.probability_of(weigh_span(question, places))
-        return _answer(question, best.text, score, best.window.source_of(best.start, best.end))
+        return _make_answer(question, best.text, score, best.window.source_of(best.start, best.end))
 
     def _fact(self, question: str, *, words: bool) -> Answer:
         hits = self._hits(question)
         ordered = with_words(self.answers, question, hits) if words else [(hit, hit.score) for hit in hits]
         if not ordered:
-            return _answer(question, None, 0.0, None)
+            return _make_answer(question, None, 0.0, None)
         hit, score = ordered[0]
         with self.answers.kb.sessions() as session:
-            return _answer(question, hit.value, score, get_fact(session, hit.fact_id).source)
+            return _make_answer(question, hit.value, score, get_fact(session, hit.fact_id).source)
 
     def _hits(self, question: str) -> Sequence[Hit]:
         assert self.answers.questions is not None
@@ -82,7 +82,7 @@ class Ablations:
         return read_every_place(self.answers.reader, question, found, read)
 
 
-def _answer(question: str, said: str | None, score: float, source: Source | None) -> Answer:
+def _make_answer(question: str, said: str | None, score: float, source: Source | None) -> Answer:
     return Answer(question, said, score, 0.0, (), source, False, (), 0)
 
 
