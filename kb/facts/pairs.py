@@ -203,7 +203,7 @@ class PairCounts(NamedTuple):
 
 
 def store_pairs_of_range(session: Session, first: int, last: int) -> PairCounts:
-    """Store the pairs of the facts with ids `first` to `last`, and count the pairs in the caller's scope."""
+    """Store pairs of live facts with the same question or sentence, for ids `first` to `last`. Count those in scope."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)

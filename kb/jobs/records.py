@@ -70,7 +70,7 @@ class JobRecord:
 
     `done` of `total` (None: unknown) say how far it is, in the unit that `message` names. `attempts` counts its starts
     without those that a worker handed back. `cancelled_by` asked for its end. `principal` was authenticated when the
-    job was queued; None in jobs that an older release queued.
+    job was queued; None in jobs that an older version queued.
     """
 
     job_id: int

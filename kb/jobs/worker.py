@@ -353,7 +353,7 @@ class Runner:
         if (handler := self.handlers.get(job.kind)) is None:
             raise InvalidValue(
                 "kind of the job",
-                f"this worker cannot do {job.kind!r}, so the job has ended. Start a worker of the release that queued "
+                f"this worker cannot do {job.kind!r}, so the job has ended. Start a worker of the version that queued "
                 f"it, and start the job again with `colmlm jobs start`",
             )
         kb = _acting_as(self.kb, job.actor)

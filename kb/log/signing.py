@@ -88,7 +88,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document", remedy: 
     """
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
-        raise SignatureRefused(what, "it has no Ed25519 signature in the form of this release", remedy)
+        raise SignatureRefused(what, "it has no Ed25519 signature in the form of this version", remedy)
     statement = {name: value for name, value in signed.items() if name != "signature"}
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
@@ -235,7 +235,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         raise SignatureRefused(what, "its signature does not match its content") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise SignatureRefused(
-            what, "it is damaged, or no signed statement in the form of this release"
+            what, "it is damaged, or no signed statement in the form of this version"
         ) from error
 
 

@@ -93,10 +93,10 @@ class Erasure:
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
-        """Erase facts, all or none, from tables and indexes (level 2), with `now` from files if the server permits (4).
+        """Erase facts, all or none, from tables and indexes (level 2).
 
-        With the `plan` for a person, which names exact places, `fact_ids` are the plan's facts, and mentions are
-        "none".
+        With `now` true, PostgreSQL's files are then rewritten as well, as far as that server permits (up to level 4).
+        With the `plan` for a person, which names exact places, `fact_ids` are the plan's facts and mentions are "none".
 
         The facts may be live or deleted. For facts that are erased already, texts from before which still say them are
         redacted. `mentions` says where else values are redacted: in their own documents, in "all" documents, or in
@@ -521,7 +521,7 @@ class ErasureRequests:
             # Before any row is locked, as an erasure redacts what requests say.
             suppression.begin_erasure(session)
             row, asked = _read(session, request_id, lock=True)
-            said = visible_text(asked.reason, "")  # requests of older releases may hold invisible characters
+            said = visible_text(asked.reason, "")  # requests of older versions may hold invisible characters
             targets, _ = load_targets(session, asked.fact_ids)
             with acting_as(token.principal, asked.on_behalf_of):
                 erased = erase_facts(
@@ -529,7 +529,7 @@ class ErasureRequests:
                     asked.fact_ids,
                     token.name,
                     f"{said} (asked with the token {asked.asked_by}, approved with the token {token.name})",
-                    mentions=asked.mentions or "none",  # older releases did not store it, and redacted none
+                    mentions=asked.mentions or "none",  # older versions did not store it, and redacted none
                     asked_by=Principal("key", asked.asked_by, row.asked_by),
                     others=others,
                     plan=None if row.plan is None else PersonPlan.from_json(row.plan),

@@ -165,7 +165,10 @@ def _found_before(session: Session, document_ids: set[int]) -> dict[int, list[tu
 
 
 def read_findings(payload: Mapping[str, Any]) -> tuple[LineageFinding, ...]:
-    """Read the findings in an erasure's payload; older ones have none. Raises `ValueError` for another form."""
+    """Read from an erasure's payload what it found on all known weights: whether they were trained on its texts.
+
+    Older payloads have no findings. Raises `ValueError` for another form.
+    """
     try:
         return msgspec.convert(payload.get(PART, ()), tuple[LineageFinding, ...])
     except msgspec.ValidationError as error:
