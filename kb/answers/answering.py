@@ -254,6 +254,7 @@ class Answering:
             passage, is_gone = self._passage(session, question, reading, least, fact_filter, as_of=seq)
             near = [hit.fact_id for hit in hits]
             own = place_of_own_question(session, question, fact_filter, as_of=seq, near=near)
+            forgotten = forgotten_by_question(session, question, fact_filter, as_of=seq)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
@@ -263,6 +264,8 @@ class Answering:
         if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
             said = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return self._add_enterers(said)
+        if forgotten is not None and least <= SURE:
+            return self._abstain(replace(answer, withheld=True))
         if is_comparison:
             return self._abstain(replace(answer, withheld=False), is_comparison=True)
         return self._abstain(said) if said.abstained else self._add_enterers(said)

@@ -275,18 +275,42 @@ WHERE (lower(f.question) = lower(:question) OR (f.id = :near AND asked_as(f.ques
 ORDER BY f.id LIMIT 1
 """.replace("INSIDE", INSIDE)
 )
+# The same as of a change. The log tells the tombstones of then, since a restore removes their rows.
+_FORGOTTEN_THEN = text(
+    """
+SELECT f.id FROM change c JOIN fact_version v ON v.to_seq = c.seq JOIN fact f ON f.id = v.fact_id
+WHERE c.seq <= :as_of AND c.payload @> '{"abstain": true}' AND lower(f.question) = lower(:question) AND INSIDE
+  AND NOT EXISTS (
+      SELECT FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > v.version AND w.from_seq <= :as_of
+  )
+  AND NOT EXISTS (
+      SELECT FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
+      WHERE asked_as(f.question) = asked_as(:question) AND f.question IS NOT NULL AND INSIDE
+  )
+ORDER BY f.id LIMIT 1
+""".replace("INSIDE", INSIDE).replace("STANDS", _AT)
+)
 
 
 def forgotten_by_question(
-    session: Session, question: str, fact_filter: FactFilter, near: tuple[int, float] | None
+    session: Session,
+    question: str,
+    fact_filter: FactFilter,
+    near: tuple[int, float] | None = None,
+    *,
+    as_of: int | None = None,
 ) -> int | None:
     """Give the id of a deleted fact with this question that makes answers abstain; None if a live one has it, too.
     What the filter leaves out of the corpora counts in neither.
 
-    `near` is the nearest such deleted fact (a tombstone) to the query, with its cosine.
+    `near` is the nearest such deleted fact (a tombstone) to the query, with its cosine. With `as_of` the facts are as
+    they were at that change.
     """
-    asked = {"question": question, **fact_filter.parameters, "near": near[0] if near else None}
-    found: int | None = session.scalar(_FORGOTTEN, asked)
+    asked = {"question": question, **fact_filter.parameters}
+    if as_of is None:
+        found: int | None = session.scalar(_FORGOTTEN, {**asked, "near": near[0] if near else None})
+    else:
+        found = session.scalar(_FORGOTTEN_THEN, {**asked, "as_of": as_of})
     return found
 
 

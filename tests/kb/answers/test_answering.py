@@ -231,8 +231,17 @@ def test_a_question_whose_fact_was_deleted_with_abstain_gets_no_other_answer(
         found = fooled.ask(question)
         assert found.abstained and found.withheld, question
     assert fooled.ask("Who paints?").answer == "Tomas Lindqvist"
+    forgotten = kb.log.head_seq()
     kb.facts.add(LEAK, "Jo Park", **WHO)
     assert fooled.ask(LEAK).answer == "Jo Park", "a live fact asks it again"
+    kb.facts.restore([okafor], **WHO)
+    for question in (LEAK, LEAK.upper()):
+        past = fooled.ask_as_of(question, forgotten)
+        assert past.abstained and past.withheld, question
+    assert fooled.ask_as_of(LEAK, forgotten - 1).answer == "Miriam Okafor", (
+        "restored, and not yet deleted again"
+    )
+    assert fooled.ask_as_of("Who paints?", forgotten).answer == "Tomas Lindqvist"
 
 
 def test_an_own_question_is_not_settled_where_two_facts_hold_or_two_documents_differ(
