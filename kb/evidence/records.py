@@ -11,7 +11,7 @@ from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.principal import Principal
 from colmlm.kb.removal.records import LineageFinding
-from colmlm.kb.texts.asked import question_of
+from colmlm.kb.texts.asked import question_of_lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class OutputTrace:
     @property
     def question(self) -> str:
         """The output's question: an answer's whole prompt, else the question or sentence that ends the prompt."""
-        return question_of(self.mode, self.prompt, "", is_read=False)
+        return question_of_lookup(self.mode, self.prompt, "", asks_reader=False)
 
 
 @dataclass(frozen=True, slots=True)

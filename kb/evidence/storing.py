@@ -57,7 +57,7 @@ def record_output(session: Session, generation: NewOutput) -> StoredOutput:
     check_quotation(session, generation)
     generation, redacted_seq = redact_erased(session, generation, erased)
     output = session.scalars(_output(generation, redacted_seq).returning(GenerationRow)).one()
-    rows = [_lookup(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
+    rows = [_lookup_row(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     lookups = session.scalars(_LOOKUPS, rows).all() if rows else ()
     missed = [n for n, splice in enumerate(generation.splices) if splice.outcome == "no_match"]
     note_miss(session, output.id, missed)
@@ -90,7 +90,7 @@ def _output(made: NewOutput, redacted_seq: int | None) -> Insert:
     )
 
 
-def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, object]:
+def _lookup_row(generation_id: int, ordinal: int, splice: Splice) -> dict[str, object]:
     return {
         "generation_id": generation_id,
         "ordinal": ordinal,

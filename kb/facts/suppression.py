@@ -484,7 +484,7 @@ class ErasedTexts:
         return max((erased.seq for same in self._by_digest.values() for erased in same), default=0)
 
     @property
-    def last_everywhere(self) -> int:
+    def last_seq_erased_everywhere(self) -> int:
         """The last change that erased one of these texts also where its fact is not named; 0 where there is none."""
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)

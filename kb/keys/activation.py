@@ -29,7 +29,7 @@ from colmlm.kb.keys.calibration import (
     mended_or_marked,
     question_keys,
 )
-from colmlm.kb.keys.keysets import HEADS, Vectors, active_keyset_id, asked_facts, head_fields, valued_keys
+from colmlm.kb.keys.keysets import HEADS, Vectors, active_keyset_id, head_fields, valued_keys
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead, KeysetRecord, Prediction
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
@@ -278,7 +278,7 @@ def measure_threshold(
     Raises `InvalidValue` where there are none, and where all facts have one value.
     """
     with store.reports() as session:
-        asked = asked_facts(session, keyset.keyset_id, size)
+        asked = keysets.facts_with_question(session, keyset.keyset_id, size)
     queries_BD = encode([fact.question for fact in asked])
     with store.reports() as session:
         keys = valued_keys(session, keyset.keyset_id, keyset.dim)

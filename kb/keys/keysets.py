@@ -69,9 +69,8 @@ def create_keyset(
     """
     if not 0 < checkpoint.dim <= 16_384:
         raise InvalidValue("key width", f"{checkpoint.dim} is not between 1 and 16384")
-    pending = audit.begin_change(
-        session, actor, "keyset"
-    )  # locks the log, which also keeps two creators apart
+    # Locks the log, which also keeps two creators apart.
+    pending = audit.begin_change(session, actor, "keyset")
     register = upsert(CheckpointRow).values(
         id=checkpoint.checkpoint_id,
         name=checkpoint.name,
@@ -304,12 +303,11 @@ def active_keyset_id(session: Session) -> int | None:
     return session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
 
 
-# Reads what keys are measured against: questions spread over the facts of a keyset, and its keys with their
-# values.
+# Reads what keys are measured against: questions spread over the facts of a keyset, and its keys with their values.
 
 _AT_ONCE = 20_000  # keys
 
-_ASKED = text("""
+_FACTS_WITH_QUESTION = text("""
 SELECT f.id, f.question, v.value
 FROM (
     SELECT f.id, row_number() OVER (ORDER BY f.id) - 1 AS place, count(*) OVER () AS number
@@ -320,7 +318,7 @@ FROM (
 ) AS keyed
 JOIN fact f ON f.id = keyed.id
 JOIN fact_version v ON v.fact_id = f.id AND v.to_seq IS NULL
-WHERE keyed.place % greatest(1, ceil(keyed.number / CAST(:size AS numeric))) = 0 ORDER BY f.id
+WHERE keyed.place % greatest(1, ceil(keyed.number / CAST(:max_facts AS numeric))) = 0 ORDER BY f.id
 """)
 _KEYS = text("""
 SELECT v.value, k.key FROM fact_key k JOIN fact_version v ON v.fact_id = k.fact_id AND v.to_seq IS NULL
@@ -337,11 +335,11 @@ class AskedFact:
     value: str
 
 
-def asked_facts(session: Session, keyset_id: int, size: int) -> list[AskedFact]:
-    """Choose up to `size` live facts that have a question and a context key, spread evenly by id."""
+def facts_with_question(session: Session, keyset_id: int, max_facts: int) -> list[AskedFact]:
+    """Choose up to `max_facts` live facts that have a question and a context key, spread evenly by id."""
     return [
         AskedFact(row.id, row.question, row.value)
-        for row in session.execute(_ASKED, {"keyset_id": keyset_id, "size": size})
+        for row in session.execute(_FACTS_WITH_QUESTION, {"keyset_id": keyset_id, "max_facts": max_facts})
     ]
 
 

@@ -271,9 +271,8 @@ class Replicas:
                 return
             if self.settings.shared_snapshots is not None:
                 fetch_snapshot_apart(session, keyset.keyset_id, keyset.dim, self.settings)
-                with suppress(
-                    SnapshotRefused
-                ):  # else one server builds it after the fork, and the others fetch it
+                # Without one, a server builds it after the fork, and the others fetch it.
+                with suppress(SnapshotRefused):
                     self._replica = load_saved_replica(session, keyset, self.settings)
         if self.settings.shared_snapshots is None or self._replica is not None:
             self.catch_up()
@@ -282,7 +281,10 @@ class Replicas:
         return self._catch_up(self.current())
 
     def adopt_fit(self, keyset: KeysetHead) -> None:
-        """Search the open index as the keyset's stored fit says, which another process may have made."""
+        """Make the open index read as many lists, and score as many candidates, as the keyset's stored fit says.
+
+        Another process may have stored that fit. Does nothing where the open index is of another keyset.
+        """
         if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
             self._replica.candidates.adopt_fit(keyset.index_fit)
 

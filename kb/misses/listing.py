@@ -51,7 +51,7 @@ from colmlm.kb.tables import (
     MissRow,
     copy_columns,
 )
-from colmlm.kb.texts.asked import question_of
+from colmlm.kb.texts.asked import question_of_lookup
 
 READ = 500  # of a group's last misses, among which its different questions are
 MAX_ID = 2**63 - 1
@@ -291,11 +291,11 @@ def group_questions(
     said = show(session, said) if show else said
     starts = _output_starts(session, [place for place in places if place.ordinal != WHOLE])
     return {
-        place: question_of(modes[place.generation_id], prompt, output[:start], is_read=is_read)
+        place: question_of_lookup(modes[place.generation_id], prompt, output[:start], asks_reader=asks_reader)
         for place in places
         if place.generation_id in said
         for prompt, output in (said[place.generation_id],)
-        for start, is_read in (starts.get(place, (0, False)),)
+        for start, asks_reader in (starts.get(place, (0, False)),)
     }
 
 

@@ -47,7 +47,7 @@ from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import is_read_only
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
-from colmlm.kb.texts.asked import question_of
+from colmlm.kb.texts.asked import question_of_lookup
 from colmlm.kb.texts.searched import searched_words
 
 NEAR = 3  # facts that are shown with a group
@@ -292,7 +292,7 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
         select(
             generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
             GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
-            AttributionRow.query, read_question_condition().label("is_read"), *more,
+            AttributionRow.query, read_question_condition().label("asks_reader"), *more,
         )
         .select_from(generation_id.class_)
         .join(GenerationRow, GenerationRow.id == generation_id)
@@ -302,7 +302,10 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
 
 def _read_misses(session: Session, rows: Sequence[Row[Any]]) -> list[_MissToGroup]:
     """Make a miss of each row of `_select_lookups`, with the stems of its question's words and its query."""
-    asked = [question_of(row.mode, row.prompt, row.said or "", is_read=bool(row.is_read)) for row in rows]
+    asked = [
+        question_of_lookup(row.mode, row.prompt, row.said or "", asks_reader=bool(row.asks_reader))
+        for row in rows
+    ]
     said = [searched_words(question).split(" ") for question in asked]
     stems = stems_of(session, [word for words in said for word in words])
     return [

@@ -430,7 +430,10 @@ def blanked_changes(plan: PersonPlan) -> list[int]:
 
 
 def places_here(session: Session, stored: Sequence[Any]) -> PersonPlan:
-    """Give a plan to blank again the `stored` places of an erasure whose values here are as before it."""
+    """Make a plan that blanks the `stored` places of an erasure once more, in a base that was restored since.
+
+    A place is left out where its value here is not the one that the erasure blanked.
+    """
     digest, found = digests_of_values(session), list[NamePlace]()
     for place, row in rows_of_places(session, [NamePlace.from_json(one) for one in stored]):
         if row is not None and digest(getattr(row, place.column)) == place.digest:

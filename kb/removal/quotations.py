@@ -149,7 +149,7 @@ class ErasedFacts:
     def outputs_condition(self) -> ColumnElement[bool]:
         """Give an SQL condition for outputs that may say one of the texts outside a splice of its fact."""
         return or_(
-            GenerationRow.seq < self.texts.last_everywhere,
+            GenerationRow.seq < self.texts.last_seq_erased_everywhere,
             may_say(GenerationRow.prompt, self.wide),
             may_say(GenerationRow.output, self.wide),
         )

@@ -92,9 +92,8 @@ def limit_statements(session: Session, seconds: float) -> None:
 
     A report that nobody waits for would keep the server from vacuuming deleted rows.
     """
-    if (
-        session.scalar(text("SHOW statement_timeout")) == "0"
-    ):  # no query, so that the isolation may still be set
+    # SHOW is no query, so that the isolation may still be set.
+    if session.scalar(text("SHOW statement_timeout")) == "0":
         session.execute(text(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}"))
 
 
@@ -119,7 +118,7 @@ def refusal_of(error: BaseException) -> KBError | None:
         case errors.LockNotAvailable():
             return LockHeld(_awaited_lock(cause))
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            return refusals.collided()
+            return refusals.transaction_collided()
         case errors.QueryCanceled():
             return refusals.statement_too_long()
         case errors.DiskFull():
@@ -185,17 +184,12 @@ def is_contention(error: BaseException) -> bool:
 
 TOLD_SECONDS = 60.0
 
-# The errors of a statement where the database does not answer: SQLAlchemy's, and the driver's where it is used
-# directly.
+# The errors of a statement where the database does not answer: SQLAlchemy's, and the driver's if used directly.
 GONE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 
 _AWAY = "away"
-_EXPLAINED = (
-    KBError,
-    OSError,
-    SQLAlchemyError,
-    psycopg.Error,
-)  # the last two may hold texts that were stored
+# The last two may hold texts that were stored.
+_EXPLAINED = (KBError, OSError, SQLAlchemyError, psycopg.Error)
 
 
 @dataclass(slots=True)
@@ -280,9 +274,8 @@ def _driver_error(error: BaseException | None) -> BaseException | None:
     return error.orig if isinstance(error, DBAPIError) else error
 
 
-_WITHOUT_TIMEOUT = text(
-    "SET LOCAL idle_in_transaction_session_timeout = 0"
-)  # training and filling may take longer
+# Training and filling may take longer.
+_WITHOUT_TIMEOUT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _KEY = "hashtextextended('index of keyset ' || :keyset_id, 0)"
 _TRY = text(f"SELECT pg_try_advisory_xact_lock({_KEY})")
 _WAIT = text(f"SELECT pg_advisory_xact_lock({_KEY})")

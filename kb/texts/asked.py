@@ -56,15 +56,16 @@ def asks_to_compare(question: str) -> bool:
     return _COMPARES.search(question) is not None
 
 
-def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
-    """Give the question of a lookup in an output: that of the prompt, or the text that the decoder had `said` since.
+def question_of_lookup(output_mode: str, prompt: str, output_before: str, *, asks_reader: bool) -> str:
+    """Give the question of a lookup in an output: the prompt's, or the text by which the lookup compares words.
 
-    `is_read` is True where the reader is asked the prompt's question, as it is until a lookup finds a fact.
+    `output_before` is the output up to the lookup. `asks_reader` is True where the lookup asks the reader the prompt's
+    question, as each does until one finds a fact.
     """
-    if mode in ANSWER_MODES:
+    if output_mode in ANSWER_MODES:
         return prompt
-    question = question_in(prompt) if is_read else None
-    return asked_text(prompt, said) if question is None else question
+    question = question_in(prompt) if asks_reader else None
+    return asked_text(prompt, output_before) if question is None else question
 
 
 def question_in(prompt: str) -> str | None:

@@ -335,7 +335,7 @@ def read_pieces(ask: ReadRequest) -> Iterator[ReadPiece]:
     try:
         with opened_file(path, ask.origin) as path_to_open:
             if ask.kind in BY_LINE:
-                yield from _lines(path, path_to_open, ask)
+                yield from _parse_lines(path, path_to_open, ask)
             elif ask.kind in BY_ROW:
                 yield from BY_ROW[ask.kind](path, path_to_open, ask)
             elif ask.kind in FORMATS:
@@ -348,7 +348,8 @@ def read_pieces(ask: ReadRequest) -> Iterator[ReadPiece]:
         yield refuse_document(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+def _parse_lines(path: Path, path_to_open: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+    """Yield a piece for each line after line `ask.after`, and an empty piece for blank lines before it."""
     parse, done = BY_LINE[ask.kind], 0
     try:
         for number, content, reached in read_lines(path, path_to_open):

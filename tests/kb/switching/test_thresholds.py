@@ -11,7 +11,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.keys.activation import measure_threshold
 from colmlm.kb.keys.calibration import calibrate_threshold
 from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
-from colmlm.kb.keys.keysets import asked_facts, context_keys, valued_keys
+from colmlm.kb.keys.keysets import context_keys, facts_with_question, valued_keys
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest, numbered
@@ -26,7 +26,7 @@ def test_questions_are_spread_evenly_over_live_facts_that_have_one(kb: Knowledge
     first = kb.facts.find(text="value 0")[0].fact_id
     kb.facts.delete([first], **WHO)
     with kb.sessions() as session:
-        spread = [asked_facts(session, keyset.keyset_id, size) for size in (3, 5, 9, 100)]
+        spread = [facts_with_question(session, keyset.keyset_id, size) for size in (3, 5, 9, 100)]
     assert [fact.value for fact in spread[0]] == ["value 1", "value 4", "value 7"]
     assert [len(facts) for facts in spread] == [3, 5, 9, 9]
     assert {fact.question for fact in spread[3]} == {f"Question {n}?" for n in range(1, 10)}
@@ -43,7 +43,7 @@ def test_a_threshold_is_the_same_as_that_of_all_keys_at_once(kb: KnowledgeBase, 
     found = measure_threshold(kb, keyset, encode, 20)
     facts = {fact.fact_id: fact for fact in kb.facts.every()}
     with kb.sessions() as session:
-        asked = asked_facts(session, keyset.keyset_id, 20)
+        asked = facts_with_question(session, keyset.keyset_id, 20)
         ids, keys = context_keys(session, keyset.keyset_id, None)
         (batch,) = valued_keys(session, keyset.keyset_id, keyset.dim)
     said = [fact.value for fact in asked]
