@@ -316,8 +316,7 @@ def _sign_on(settings: SignOnSettings) -> Findings:
     yield CheckResult("sign-on", "ok", f"{count_of(keys, 'key')} of {settings.issuer}")
 
 
-# The checks of `colmlm doctor` that workers do the jobs, and that receivers of webhooks take what they are
-# sent.
+# The checks of `colmlm doctor` that workers do the jobs, and that receivers of webhooks take what they are sent.
 
 _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one by hand."
 
@@ -349,7 +348,10 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
 
 
 def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
-    """Check for webhooks that fail or were given up; yield nothing without webhooks."""
+    """Check each webhook for a last error, which is a warning, or a failure once sending was given up.
+
+    Yields nothing without webhooks, and nothing if the database does not answer, which `examine_database` finds.
+    """
     try:
         with _store(settings) as store:
             found = [] if store is None else Webhooks(store).all()
@@ -467,10 +469,8 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
                 "keyset", "warning", f"{found}; {count_of(keyset.num_unkeyed, 'fact', 'have')} none", remedy
             )
         elif keyset.num_predicted:
-            remedy, are = (
-                f"Run: colmlm keysets fill {keyset.keyset_id}",
-                "is" if keyset.num_predicted == 1 else "are",
-            )
+            remedy = f"Run: colmlm keysets fill {keyset.keyset_id}"
+            are = "is" if keyset.num_predicted == 1 else "are"
             told = f"{found}; {keyset.num_predicted:,} {are} predicted"
             yield CheckResult("keyset", "warning", told, remedy)
         elif not keyset.calibrated:

@@ -450,11 +450,11 @@ def settle(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Approve a request to erase facts, which are then gone for good, or withdraw it; or list.
+    """Approve a request to erase facts, which are then gone for good; withdraw it; or list requests.
 
-    Without a verdict it lists all requests, and who decided them. COLMLM_TOKEN holds your admin's token. To approve, it
-    must differ from theirs; either may withdraw. With --server the token of --token-file decides. The exit code is 1
-    where the level is not reached: 2, or 4 with --now.
+    Without a verdict it lists all requests, and who decided them. COLMLM_TOKEN holds your admin's token; with --server,
+    --token-file does. To approve, it must not be the token that made the request; to withdraw, it may be. Approving
+    erases to level 2, or 4 with --now: see `colmlm erase facts --help`. The exit code is 1 below that level.
     """
     if verdict in (None, RequestVerdict.waiting):
         if request_id is not None or now or dry_run or yes:

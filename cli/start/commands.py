@@ -202,7 +202,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "erase": {
             "facts": "Erase facts for good, live or deleted, all of them or none.",
             "scan": "Search the files of server, index and home for erased texts and keys.",
-            "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it; or list.",
+            "settle": "Approve a request to erase facts, which are then gone for good; withdraw it; or list requests.",
             "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
         },
         "person": {

@@ -341,7 +341,8 @@ def train_reader(
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
         examples = reader_examples(squad or [], learnt, config, cache)
-        measured = list(reader_examples(squad or [], kept_back, config, cache).plain()) if kept_back else []
+        unlearnt_examples = reader_examples(squad or [], kept_back, config, cache) if kept_back else None
+        measured = [] if unlearnt_examples is None else list(unlearnt_examples.evaluation_examples())
         task = ReaderTask(config, examples, cache, name or out.name, start)
         if dry_run:
             _print_forecast(task)
@@ -467,7 +468,7 @@ def evaluate(
     with Runtime.from_environment() as runtime, progress("passages") as update:
         cache = runtime.settings.home / "models"
         found = reader_examples(squad or [], squad_documents(squad or []), config, cache)
-        asked = draw_examples(list(found.plain()), questions)
+        asked = draw_examples(list(found.evaluation_examples()), questions)
         is_told = any(one.answer is None for one in found.asked)
         whole = draw_examples(list(found.whole()), questions) if is_told else []
         model = load_reader(reader_at(runtime.user, directory), cache)

@@ -308,9 +308,8 @@ class DocumentWords:
 
     def __init__(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> None:
         self._ends = sentence_ends(document.text)
-        self._first: dict[
-            str, float
-        ] = {}  # where each word or number first occurs; title words have a place before the text
+        # Where each word or number first occurs; title words have a place before the text.
+        self._first: dict[str, float] = {}
         for word in words_of_text(document.title or ""):
             self._first.setdefault(word.key, -1)
         for word in words_of_text(document.text):
@@ -330,7 +329,7 @@ class DocumentWords:
             _form_fault(question)
             or _pointing_fault(question, asked)
             or _answered_fault(span, asked)
-            or self._forward_fault(span, question, asked)
+            or self._sentence_boundary_fault(span, question, asked)
             or self._reveals_fault(span, asked)
         )
 
@@ -340,7 +339,7 @@ class DocumentWords:
         begins, _ = sentence_around(self._ends, span.start, span.end)
         return _clause_fault(span, answer) or _left_out_fault(span, answer, at_start=begins == span.start)
 
-    def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
+    def _sentence_boundary_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
         """Give a fault if the question has a word from after the span's sentence, or a name or number that is new."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):

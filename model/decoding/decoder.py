@@ -298,7 +298,7 @@ class DecodingRun:
 
     def _remember(self, row: Row, piece: Piece, states_TD: Tensor) -> None:
         """Cache the states of a prompt that was fed to its end, and keep the logits before a forced lookup."""
-        before = row.opened_at - 1 - piece.start if row.is_forced and row.opened_at is not None else -1
+        before = row.opened_at - 1 - piece.start if row.lacks_fallback and row.opened_at is not None else -1
         if 0 <= before < len(piece.ids):
             row.fallback_V = self.forward.logits(states_TD[before : before + 1])[0]
         if self.prefixes is not None and not row.sampled and not row.splices and not row.pending:

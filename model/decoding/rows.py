@@ -87,8 +87,8 @@ class Row:
     released: int = 0
 
     @property
-    def is_forced(self) -> bool:
-        """Tell whether the row is in a forced lookup whose `fallback_V` is not known yet."""
+    def lacks_fallback(self) -> bool:
+        """Tell whether the row is in a lookup whose `fallback_V` is not known yet, as at first in a forced lookup."""
         return self.opened_at is not None and self.fallback_V is None
 
     @property
@@ -311,8 +311,7 @@ class WordQueryBuilder:
         return self.encoder.encode_questions(questions)
 
 
-# Beginnings of prompts that repeat, such as a template or examples: their keys and values, kept in bounded
-# memory.
+# Beginnings of prompts that repeat, such as a template or examples: their keys and values, kept in bounded memory.
 #
 # A prompt is kept in blocks of 32 tokens, each found by all tokens up to its end. What a prompt's tokens
 # leave in a past depends on these tokens and the weights alone, never on a fact: values are spliced behind

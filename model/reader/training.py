@@ -50,10 +50,8 @@ from colmlm.model.training.task import StepContext, StepMetrics
 
 Form = Literal["question", "keywords", "statement"]
 _NO_MARK = 0.3  # the share of questions that come without a question mark
-_WHOLE, _LIKELIEST = (
-    0.2,
-    0.7,
-)  # of the questions that their document does not answer: with its whole text; with the likeliest window
+# Of the questions that their document does not answer: with its whole text; with the likeliest window.
+_WHOLE, _LIKELIEST = 0.2, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +106,8 @@ class ReaderExamples:
             if rng.random() < also and (empty := self._without_answer(n, rng)) is not None:
                 yield self._put_in_form(empty, one, rng)
 
-    def plain(self) -> Iterator[ReaderExample]:
-        """Yield each question with the window that answers it, and with one that does not; for measuring."""
+    def evaluation_examples(self) -> Iterator[ReaderExample]:
+        """Yield each question as asked, with the window that answers it, and with one that does not; for measuring."""
         for n, one in enumerate(self.asked):
             if one.answer is None:
                 continue

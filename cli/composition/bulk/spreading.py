@@ -176,7 +176,7 @@ class Spreading:
             order = Order(errand, given, self.place.address, self.place.workers, f"{directory}/r")
             driver.send(order)
             while several := list(islice(left, at_once)):
-                yield from driver.round(several)
+                yield from driver.run_round(several)
 
     @contextmanager
     def _driver(self, directory: str) -> Iterator[_Driver]:
@@ -247,7 +247,8 @@ class _Driver:
             self._process.stdin.write(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
             self._process.stdin.flush()
 
-    def round(self, rows: list[Any]) -> Generator[Any, None, None]:
+    def run_round(self, rows: list[Any]) -> Generator[Any, None, None]:
+        """Send these rows; yield each result as soon as it is there, and None every second without one."""
         self.send(*rows)
         with suppress(BrokenPipeError):
             assert self._process.stdin is not None

@@ -77,7 +77,7 @@ def test_a_question_that_its_document_does_not_answer_is_learnt_and_measured_as_
     asked = [one for number in range(20) for one in drawn.round(number) if "smallest" in one.question]
     assert len(asked) == 20
     assert all(one.answer is None and one.text in DOCUMENTS[0].text for one in asked)
-    assert not [one for one in drawn.plain() if "smallest" in one.question]
+    assert not [one for one in drawn.evaluation_examples() if "smallest" in one.question]
     whole = list(drawn.whole())
     assert [one.answer is None for one in whole] == [False] * len(ASKED) + [True]
     assert all(one.text == DOCUMENTS_BY_TITLE[one.title] for one in whole)
@@ -98,7 +98,7 @@ def test_questions_come_in_the_forms_that_were_asked_for() -> None:
 
 
 def test_measuring_reads_each_sentence_with_the_one_before_it() -> None:
-    plain = list(drawn().plain())
+    plain = list(drawn().evaluation_examples())
     assert plain[0].text == "Peru is a country. The capital of Peru is Lima."
     assert [one.answer is None for one in plain] == [False, True] * len(ASKED)
     assert {one.form for one in plain} == {"question"}

@@ -66,7 +66,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
     encoder: Path, tmp_path: Path, kind: str
 ) -> None:
     run = task(encoder, epochs=8, rounds=8, lora_rank=KINDS[kind])
-    held_out = list(drawn(run.config).plain())
+    held_out = list(drawn(run.config).evaluation_examples())
     metrics = list(train_with_curve(run, tmp_path / "run", held_out, every=200))
     assert sum(m.loss for m in metrics[-8:]) / 8 < 0.2 * metrics[0].loss
     with (tmp_path / "run" / "held_out.csv").open(newline="") as lines:
@@ -88,7 +88,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_goes_on_to_the_bit(encoder: Path, tmp_path: Path, kind: str) -> None:
     short = {"lora_rank": KINDS[kind], "rounds": 2}
-    held_out = list(drawn(reader_minilm()).plain())
+    held_out = list(drawn(reader_minilm()).evaluation_examples())
     whole = list(task(encoder, **short).run(tmp_path / "whole"))
     measured = list(train_with_curve(task(encoder, **short), tmp_path / "measured", held_out, every=8))
     assert losses(measured) == losses(whole), "measuring changes nothing"
