@@ -96,8 +96,7 @@ def paper(
         report["rows"] = [asdict(one) for one in found_rows]
     if settings:
         report["settings"] = [
-            asdict(one) | {"state": one.state, "ours": _whole_or_float(one.ours)}
-            for one in found_settings
+            asdict(one) | {"state": one.state, "ours": _whole_or_float(one.ours)} for one in found_settings
         ]
     if not report:
         report["rows"] = dict(Counter(str(one.state) for one in found_rows))
