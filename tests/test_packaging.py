@@ -64,7 +64,6 @@ def test_every_imported_library_is_a_dependency() -> None:
             "lab",
             "bench",
             "harness",
-            "marks",
             "mcp",
             "milvus",
             "otel",

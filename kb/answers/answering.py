@@ -15,13 +15,20 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import NamedTuple, Unpack
 
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_of_base
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in_sentences
+from colmlm.kb.answers.candidates import (
+    BY_KEY,
+    CandidateSentence,
+    candidate_sentences,
+    facts_in_sentences,
+    nearness_of,
+)
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_windows,
@@ -44,7 +51,14 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, read_windows, said_passages
+from colmlm.kb.answers.windows import (
+    FactInWindow,
+    SaidWindow,
+    is_unchanged,
+    read_facts_without_sentence,
+    read_windows,
+    said_passages,
+)
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact, require_corpus, version_origins
 from colmlm.kb.log import audit
@@ -254,11 +268,12 @@ class Answering:
             passage, is_gone = self._passage(session, question, reading, least, fact_filter, as_of=seq)
             near = [hit.fact_id for hit in hits]
             own = place_of_own_question(session, question, fact_filter, as_of=seq, near=near)
+            contested = settle_contradictions(session, places, self.reader.confidence.search, seq)
             forgotten = forgotten_by_question(session, question, fact_filter, as_of=seq)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
-        answer = self._answer_from_places(question, places, score, least, passages, seq)
+        answer = self._answer_from_places(question, contested, score, least, passages, seq)
         answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
-        is_better = passage is not None and _is_passage_better(question, answer, places)
+        is_better = passage is not None and _is_passage_better(question, answer, contested)
         said = self._answer_from_passage(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
         if own is not None and least <= SURE and (is_comparison or not _has_own_fact(said, own)):
@@ -280,6 +295,13 @@ class Answering:
             )[: 2 * WINDOWS]
             ids = [one.sentence_id for one in found]
             read = read_windows(session, ids, fact_filter=fact_filter, as_of=seq)
+            alone = read_facts_without_sentence(session, [hit.fact_id for hit in hits], seq)
+        for hit in hits:
+            if -hit.fact_id in alone:
+                nearness = nearness_of(hit.score, median(one.score for one in hits))
+                likeness = None if self.sentences is None else hit.score
+                found.append(CandidateSentence(-hit.fact_id, hit.score, nearness, 0.0, likeness))
+        found, read = sorted(found, key=lambda one: -one.score), read | alone
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
 

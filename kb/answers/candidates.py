@@ -108,6 +108,11 @@ class CandidateSentence:
         )
 
 
+def nearness_of(cosine: float, typical: float) -> float:
+    """Give a cosine without the scale of a checkpoint: 0 for the `typical` one of the hits, 1 for the query itself."""
+    return (cosine - typical) / max(1e-3, 1 - typical)
+
+
 def candidate_sentences(
     session: Session,
     words: WordSearch,
@@ -145,8 +150,8 @@ def candidate_sentences(
     rows = []
     for one in by_key.keys() | by_words.keys():
         cosine = by_key.get(one, least)
-        nearness = (cosine - typical) / max(1e-3, 1 - typical) if hits else 0.0
         likeness = None if encoder is None else alike.get(one, unlike)
+        nearness = nearness_of(cosine, typical) if hits else 0.0
         rows.append(CandidateSentence(one, cosine, nearness, by_words.get(one, 0.0), likeness))
     return sorted(rows, key=lambda one: (-one.score, one.sentence_id))
 

@@ -14,7 +14,13 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.candidates import CandidateSentence, sentences_of
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageEvidence, PassageReading, PlaceEvidence
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, read_windows
+from colmlm.kb.answers.windows import (
+    FactInWindow,
+    SaidWindow,
+    read_facts_without_sentence,
+    read_windows,
+)
+from colmlm.kb.facts.pairs import yields_then
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.options import INSIDE, FactFilter
 from colmlm.kb.texts.alike import compare_wording
@@ -180,7 +186,9 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_
 """)
 
 
-def settle_contradictions(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
+def settle_contradictions(
+    session: Session, places: list[ReadPlace], search: float, as_of: int | None = None
+) -> list[ReadPlace]:
     """Move to the front the place that a rule for contradictions prefers; a first one that is deleted stays first."""
     if not places or places[0].is_dead:
         return places
@@ -189,8 +197,11 @@ def settle_contradictions(session: Session, places: list[ReadPlace], search: flo
     said = {fact.fact_id: fact.version for one in near for fact in one.facts if fact.version is not None}
     if len(said) < 2:
         return places
-    rows = session.execute(_YIELDS, {"ids": list(said), "versions": list(said.values())})
-    yields = {row.fact_id: set(row.yields_to) for row in rows}
+    if as_of is None:
+        rows = session.execute(_YIELDS, {"ids": list(said), "versions": list(said.values())})
+        yields = {row.fact_id: set(row.yields_to) for row in rows}
+    else:
+        yields = yields_then(session, said, as_of)
     best = places[0]
     for one in near:
         answering = {fact.fact_id for fact in one.facts}
@@ -209,7 +220,7 @@ def settle_contradictions(session: Session, places: list[ReadPlace], search: flo
 MOST_OF_QUESTION = 10  # facts that ask the same; a question that more ask tells none of them from the others
 
 _ASKING = """
-SELECT f.id AS fact_id, f.document_id, v.value, ARRAY(
+SELECT f.id AS fact_id, f.document_id, v.version, v.value, ARRAY(
     SELECT y.to_id FROM fact_yield y WHERE y.fact_id = f.id AND y.version = v.version
 ) AS yields_to
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
@@ -249,11 +260,15 @@ def place_of_own_question(
         return None
     sentences = sentences_of(session, [row.fact_id for row in rows])
     read = read_windows(session, [*sentences.values()], fact_filter=fact_filter, as_of=as_of)
+    yields = {row.fact_id: set(row.yields_to) for row in rows}
+    if as_of is not None:
+        read |= read_facts_without_sentence(session, [row.fact_id for row in rows], as_of)
+        yields = yields_then(session, {row.fact_id: row.version for row in rows}, as_of)
     for row in rows:
         others = [one for one in rows if compare_wording(row.value, one.value) != "same"]
-        if any(row.fact_id not in one.yields_to or _is_in_another_document(row, one) for one in others):
+        if any(row.fact_id not in yields[one.fact_id] or _is_in_another_document(row, one) for one in others):
             continue
-        window = read.get(sentences.get(row.fact_id, 0))
+        window = read.get(sentences.get(row.fact_id, -row.fact_id))
         place = None if window is None else _place_of_fact(window, row.fact_id, row.value)
         if place is not None:
             return place

@@ -81,6 +81,14 @@ SELECT f.id AS fact_id, v.version, v.value, f.review
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
 WHERE f.id = ANY(:ids) AND KNOWN AND NOT HIDDEN
 """)
+_WITHOUT_SENTENCE = text(
+    """
+SELECT -f.id AS id, f.question, f.id AS fact_id, v.version, v.value, f.review
+FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
+WHERE f.id = ANY(:ids) AND f.document_id IS NULL AND f.question IS NOT NULL AND f.erased_seq IS NULL
+  AND NOT EXISTS (SELECT FROM sentence s WHERE s.fact_id = f.id)
+""".replace("STANDS", _THEN[0])
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +187,17 @@ def read_windows(
         for row in rows
         if row.document_id is None and row.fact_id in alone
     }
+
+
+def read_facts_without_sentence(
+    session: Session, fact_ids: Sequence[int], as_of: int
+) -> dict[int, SaidWindow]:
+    """Read the windows, as of a change, of facts without a document that were deleted since, by minus the fact's id.
+
+    A deletion takes the sentence of such a fact. Its filter is that of whoever found the fact.
+    """
+    rows = session.execute(_WITHOUT_SENTENCE, {"ids": list(fact_ids), "as_of": as_of}).all()
+    return {row.id: _window_of_fact(row, row) for row in rows}
 
 
 def said_passages(

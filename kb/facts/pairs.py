@@ -13,9 +13,9 @@ it is listed, but it refuses no edit, and neither fact yields to the other (the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import groupby
+from itertools import combinations, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -46,6 +46,21 @@ JOIN fact_version w ON w.fact_id = o.id AND w.to_seq IS NULL
 WHERE COMPARED AND f.deleted_seq IS NULL AND f.id = ANY(:ids)
 """
 MOST_PAIRED = 10  # others that a fact is paired with
+_SAID_THEN = text("""
+SELECT f.id, asked_as(f.question) AS asked, f.review = 'accepted' AS is_accepted, v.value, (
+    SELECT max(seq) FROM (
+        SELECT w.from_seq AS seq, w.value IS DISTINCT FROM lag(w.value) OVER (ORDER BY w.version) AS gave
+        FROM fact_version w WHERE w.fact_id = f.id AND w.version <= v.version
+    ) AS history WHERE gave
+) AS given
+FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_id, version)
+JOIN fact f ON f.id = said.fact_id AND f.question IS NOT NULL
+JOIN fact_version v ON v.fact_id = said.fact_id AND v.version = said.version
+ORDER BY asked
+""")
+_BOTH_RIGHT = text("""
+SELECT fact_id, other_id FROM fact_pair WHERE held_seq <= :as_of AND fact_id = ANY(:ids) AND other_id = ANY(:ids)
+""")
 _BY_QUESTION = (
     _FIND.replace("ALIKE", "asked_as(p.question) = asked_as(f.question) AND p.question IS NOT NULL")
     .replace("COMPARED", "f.question IS NOT NULL")
@@ -173,6 +188,24 @@ def says_the_same(value: str, other: str) -> bool:
 def is_same(value: str, other: str) -> bool:
     """Say whether two values have the same terms, in any order, apart from articles and forms of numbers."""
     return value == other or (bool(terms_of(value)) and sorted(terms_of(value)) == sorted(terms_of(other)))
+
+
+def yields_then(session: Session, said: Mapping[int, int], as_of: int) -> dict[int, set[int]]:
+    """Give, of these facts (ids, with versions), those that were to answer in place of each as of a change.
+
+    It is the rule of the view `fact_yield`. Reviews, and notes that both are right, are those of now.
+    """
+    named = {"ids": list(said), "versions": list(said.values()), "as_of": as_of}
+    rows = session.execute(_SAID_THEN, named).all() if len(said) > 1 else []
+    both_right = {tuple(row) for row in session.execute(_BOTH_RIGHT, named)} if rows else set()
+    yields: dict[int, set[int]] = {fact_id: set() for fact_id in said}
+    for _, asked_alike in groupby(rows, key=attrgetter("asked")):
+        in_order = sorted(asked_alike, key=attrgetter("is_accepted", "given", "id"))
+        for one, other in combinations(in_order, 2):
+            ids = (min(one.id, other.id), max(one.id, other.id))
+            if ids not in both_right and not says_the_same(one.value, other.value):
+                yields[one.id].add(other.id)
+    return yields
 
 
 def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset, refusals
 from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.pairs import yields_then
 from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.facts.records import Review
 from colmlm.kb.keys import keysets
@@ -38,7 +39,14 @@ from colmlm.kb.lookup.options import (
     FullLookupOptions,
     LookupOptions,
 )
-from colmlm.kb.lookup.ranking import Candidate, as_queries, decide_lookup, rank_candidates
+from colmlm.kb.lookup.ranking import (
+    SPARE,
+    Candidate,
+    as_queries,
+    decide_lookup,
+    rank_candidates,
+    settle_ranking,
+)
 from colmlm.kb.lookup.records import AsOfLookup, Hit, IndexMemory, Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.searcher import Searcher
@@ -254,9 +262,12 @@ class AsOf:
             lost = session.execute(_LOST, _keyset_parameters(then, self.seq)).one()
             of = {**_keyset_parameters(then, self.seq), **fact_filter.parameters, "chunk": self.keys_at_once}
             chunks = _chunks(session, then.keyset.dim, of)
-            rankings = _with_values(session, self._rankings(chunks, queries, wanted.k), self.seq)
+            rankings = _with_values(session, self._rankings(chunks, queries, wanted.k + SPARE), self.seq)
+            said = {hit.fact_id: hit.version for ranking in rankings for hit in ranking.hits}
+            yields = yields_then(session, said, self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold
-        found = (decide_lookup(ranking, wanted.k, least, self.seq) for ranking in rankings)
+        settled = (settle_ranking(ranking, yields, least, wanted.k) for ranking in rankings)
+        found = (decide_lookup(ranking, wanted.k, least, self.seq) for ranking in settled)
         return [
             AsOfLookup(**_fields_of(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]
