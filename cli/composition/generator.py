@@ -272,7 +272,7 @@ def logprobs(
     A prompt's first token has no log-probability, as the protocol says. Raises `PromptRefused` beyond the model's
     context.
     """
-    from colmlm.model.decoding.decoder import score_tokens
+    from colmlm.model.decoding.scoring import score_tokens
 
     tokenizer = checkpoint.tokenizer
     started = [tokenizer.prompt(prompt) for prompt in prompts]

@@ -24,7 +24,7 @@ from colmlm.model.decoding.rows import (
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, ForwardPass, Piece, StaticRows, block_end
-from colmlm.model.text.tokens import FactTokenizer, length_batches
+from colmlm.model.text.tokens import FactTokenizer
 
 OnStep = Callable[[], object]
 
@@ -536,65 +536,3 @@ def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-# Log-probabilities of texts under the model alone: each token's, given those before it.
-#
-# Lookups are off, so the tokens of the markup have probability 0, as in decoding without lookups, and the others sum
-# to one. There is no temperature and no penalty, since these are the model's probabilities and not a sampler's.
-
-POSITIONS_AT_ONCE = 256  # a vocabulary is large
-
-
-@dataclass(frozen=True, slots=True)
-class TokenScore:
-    """A token's log-probability, and the likeliest tokens in its place with theirs, best first."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-def score_tokens(
-    checkpoint: Checkpoint,
-    sequences: Sequence[Sequence[int]],
-    *,
-    top: int = 1,
-    at_once: int = POSITIONS_AT_ONCE,
-    last: Sequence[int] | None = None,
-) -> list[list[TokenScore]]:
-    """Give the scores of each sequence's tokens without its first, or of as many of its last ones as `last` says.
-
-    Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
-    `ValueError` if a sequence exceeds the context.
-    """
-    lengths, context = list(map(len, sequences)), checkpoint.lm.inference.context
-    if (longest := max(lengths, default=0)) > context:
-        raise ValueError(f"a text of {longest} tokens exceeds the model's context, {context}; shorten it")
-    scored: list[list[TokenScore]] = [[] for _ in sequences]
-    device = checkpoint.lm.device
-    for batch in length_batches(lengths, device=device, longest=context):
-        with torch.inference_mode():
-            states_BTD = checkpoint.lm.inference.states(batch.pad(sequences, 0, device))
-            for row, i in enumerate(batch.numbers):
-                since = 0 if last is None else max(0, len(sequences[i]) - 1 - last[i])
-                scored[i] = _scores(checkpoint, states_BTD[row, since:], sequences[i][since:], top, at_once)
-    return scored
-
-
-def _scores(
-    checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
-) -> list[TokenScore]:
-    """Give the scores of `ids[1:]`, from the states of the tokens before each."""
-    scores: list[TokenScore] = []
-    for start in range(0, len(ids) - 1, at_once):
-        targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)
-        logits_NV = checkpoint.lm.inference.logits(states_TD[start : start + len(targets)])
-        checkpoint.tokenizer.forbid_markup(logits_NV)
-        logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
-        own = logprobs_NV.gather(1, targets[:, None])[:, 0].tolist()
-        best = logprobs_NV.topk(top, dim=-1) if top else None
-        for n, (token, logprob) in enumerate(zip(targets.tolist(), own, strict=True)):
-            likeliest = zip(best.indices[n].tolist(), best.values[n].tolist(), strict=True) if best else ()
-            scores.append(TokenScore(token, logprob, tuple(likeliest)))
-    return scores

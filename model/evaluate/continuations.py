@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,10 +34,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.model.decoding.config import DecodeConfig, LookupPort
-from colmlm.model.decoding.decoder import POSITIONS_AT_ONCE, Decoder, score_tokens
+from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.rows import needs_space
+from colmlm.model.decoding.scoring import POSITIONS_AT_ONCE, scores_of_states
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
+from colmlm.model.lm.past import Piece
 from colmlm.model.text.tokens import FactTokenizer
 
 LEAST_OPENING = 0.01
@@ -61,13 +64,25 @@ def encode_pair(tokenizer: FactTokenizer, context: str, continuation: str) -> tu
 
 
 def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likelihood]:
-    """Score the continuations with the model alone. Raises `ValueError` if a pair exceeds the model's context."""
-    sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
-    likely = []
-    scores = score_tokens(checkpoint, sequences, last=[len(after) for _, after in pairs])
-    for own in scores:
-        is_greedy = all(one.top[0][0] == one.token for one in own)
-        likely.append(Likelihood(sum(one.logprob for one in own), is_greedy))
+    """Score the continuations with the model alone. Raises `ValueError` if a pair exceeds the model's context.
+
+    A context that pairs in a row share, as the choices of an item do, is read once.
+    """
+    model, likely = checkpoint.lm.inference, list[Likelihood]()
+    if (longest := max((1 + len(before) + len(after) for before, after in pairs), default=0)) > model.context:
+        raise ValueError(
+            f"a text of {longest} tokens exceeds the model's context, {model.context}; shorten it"
+        )
+    for before, alike in groupby(pairs, key=itemgetter(0)):
+        context, past = checkpoint.tokenizer.prompt(before), model.past()
+        with torch.inference_mode():
+            last_1D = model.feed([Piece(context, 0, past)])[-1:]
+            for _, after in alike:
+                more = Piece(after[:-1], len(context), past)
+                states_TD = torch.cat([last_1D, model.feed([more])]) if more.ids else last_1D
+                own = scores_of_states(checkpoint, states_TD, [context[-1], *after])
+                is_greedy = all(one.top[0][0] == one.token for one in own)
+                likely.append(Likelihood(sum(one.logprob for one in own), is_greedy))
     return likely
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.model.decoding.decoder import score_tokens
+from colmlm.model.decoding.scoring import score_tokens
 from tests.api.openai.conftest import MODEL, PROMPT
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 

@@ -14,7 +14,7 @@ import pytest
 
 from colmlm.kb import interpreter
 from colmlm.lab.main import lm_eval
-from colmlm.model.decoding.decoder import score_tokens
+from colmlm.model.decoding.scoring import score_tokens
 from colmlm.model.evaluate.continuations import Item, choose, with_shots
 from colmlm.model.lm.checkpoint import load
 from tests.cli.conftest import ROOT, Run, invoke
@@ -32,7 +32,7 @@ def test_a_choice_is_as_likely_as_its_tokens_after_the_context(checkpoint: Path)
     (chosen,) = choose(loaded, [Item(context, CHOICES, 0)])
     for choice, logprob in zip(CHOICES, chosen.logprobs, strict=True):
         (scored,) = score_tokens(loaded, [loaded.tokenizer.prompt(f"{context} {choice}")])
-        assert logprob == pytest.approx(sum(one.logprob for one in scored[len(context) :]), abs=1e-4)
+        assert logprob == pytest.approx(sum(one.logprob for one in scored[len(context) :]), rel=1e-4)
 
 
 def test_the_right_ones_are_counted(use: None, checkpoint: Path, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import LoadedAnnotator
 from colmlm.model.annotate.spans import SpannedText
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, score_tokens
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.scoring import score_tokens
 from colmlm.model.evaluate.continuations import WithLookups
 from colmlm.model.evaluate.lookups import QueryMaker, prompt_margins
 from colmlm.model.evaluate.perplexity import dynamic_tallies, static_tally

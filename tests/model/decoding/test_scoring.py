@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from colmlm.model.decoding.config import DecodeConfig
-from colmlm.model.decoding.decoder import Decoder, score_tokens
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.scoring import score_tokens
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TEXTS = ("The capital of Peru is Lima.", "naïve 🏔️", "x")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from colmlm.model.decoding.decoder import Decoder, score_tokens
+from colmlm.model.decoding.decoder import Decoder
+from colmlm.model.decoding.scoring import score_tokens
 from colmlm.model.evaluate.continuations import HarnessResponder, Item, WithLookups, choose, encode_pair
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config
