@@ -58,6 +58,7 @@ PUBLIC_NAMES = {
     "kb/corpus/format.py: Parsed",
     "kb/errors/__init__.py: Waited",  # a kind of errors
     "kb/errors/__init__.py: coded",
+    "kb/errors/refusals.py: collided",  # named by its code
     "kb/log/chain.py: Sealed",  # names of records in the API's description
     "kb/removal/records.py: Erased",
     "kb/lookup/records.py: timed",  # of a protocol that the API implements

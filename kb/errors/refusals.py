@@ -555,7 +555,7 @@ def log_held(holder: str | None, waited_seconds: float) -> str:
 
 
 @Waited.coded("Collided", "Blocked by other work")
-def transaction_collided() -> str:
+def collided() -> str:
     return "Other work blocked this work, so the database stopped it. Nothing was changed. Try again."
 
 

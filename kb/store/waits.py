@@ -118,7 +118,7 @@ def refusal_of(error: BaseException) -> KBError | None:
         case errors.LockNotAvailable():
             return LockHeld(_awaited_lock(cause))
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            return refusals.transaction_collided()
+            return refusals.collided()
         case errors.QueryCanceled():
             return refusals.statement_too_long()
         case errors.DiskFull():

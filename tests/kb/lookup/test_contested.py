@@ -67,12 +67,19 @@ def test_where_both_hold_the_nearer_answers(kb: KnowledgeBase, encoder: FakeEnco
     assert values(kb, encoder, [TOWER]) == ["1889"], "of two as near, the older"
 
 
-def test_paper_and_the_past_know_no_rule(kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]):
+def test_paper_knows_no_rule_and_the_past_that_of_its_time(
+    kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]
+):
     _, found = Questions(kb, [encoder]).nearest_one(TOWER, None)
     assert [hit.value for hit in found.hits] == ["1889"]
-    queries, of = encoder.encode_questions([TOWER]), encoder.checkpoint.checkpoint_id
-    (then,) = kb.lookups.as_of(kb.log.head_seq()).find(queries, checkpoint_id=of)
-    assert [hit.value for hit in then.hits] == ["1889"]
+    both, of = kb.log.head_seq(), {"checkpoint_id": encoder.checkpoint.checkpoint_id}
+    queries = encoder.encode_questions([TOWER])
+    (now,) = kb.lookups.find(queries, **of)
+    kb.facts.delete([now.hits[0].fact_id], actor="tester", reason="test")
+    (then,) = kb.lookups.as_of(both).find(queries, **of)
+    assert [hit.value for hit in then.hits] == [hit.value for hit in now.hits] == ["1890"]
+    (later,) = kb.lookups.as_of(kb.log.head_seq()).find(queries, **of)
+    assert [hit.value for hit in later.hits] == ["1889"]
 
 
 def ranking(*scores: float) -> Ranking:
