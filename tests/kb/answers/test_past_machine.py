@@ -1,4 +1,4 @@
-"""What a question was answered at a change, it is answered as of that change, whatever is edited afterwards."""
+"""Ask again as of each change what was asked then: the answer is the same, whatever is edited afterwards."""
 
 from __future__ import annotations
 
