@@ -30,6 +30,7 @@ from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import ATTEMPTS
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import Found, KeyLookup
@@ -74,6 +75,11 @@ class Ports:
     def reader(self) -> JudgedReader | None:
         """The reader that answers questions; None if the server has none."""
         return self.answers.reader if self.answers else None
+
+    @property
+    def sentences(self) -> SentenceEmbedder | None:
+        """The encoder that ranks sentences for answers; None if the server answers no questions."""
+        return self.answers.answering.sentences if self.answers else None
 
     def need_calibrations(self) -> AnswerCalibrations:
         reader = self.need_answers().reader

@@ -94,7 +94,7 @@ def _forget_with_model(ports: Ports, sample: int = PREVIEW) -> Forgetting:
         active = ports.kb.keysets.active()
     encoder = ports.models.encoders().get(active.checkpoint_id)
     largest = ports.kb.settings.plan_max_facts
-    return Forgetting(ports.kb, encoder, ports.reader, sample=sample, largest=largest)
+    return Forgetting(ports.kb, encoder, ports.reader, ports.sentences, sample=sample, largest=largest)
 
 
 def show_runs(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:

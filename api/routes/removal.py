@@ -104,14 +104,7 @@ def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]
     computes one plan at a time, and refuses a base of more facts than its settings allow. With a token of some corpora
     all that it chooses, counts and asks is of these.
     """
-    forgetting = Forgetting(
-        ports.kb,
-        ports.encoder if data.model else None,
-        ports.reader if data.model else None,
-        sample=data.sample,
-        largest=ports.kb.settings.plan_max_facts,
-    )
-    made = forgetting.plan(
+    made = _forgetting(ports, data, ports.kb.settings.plan_max_facts).plan(
         data.selector.selector(),
         **on_record(request, data),
         equivalents=data.equivalents,
@@ -263,11 +256,15 @@ def verify_forgetting(ports: FromPorts, run_id: PathId, data: JSONBody[Verifying
     Asks for up to `sample` of them by every kind of query, and stores the results with the run. `level` 0 says that one
     was found. A job of kind `verify` asks for more of them.
     """
-    encoder = ports.encoder if data.model else None
     if data.questions and data.model:
         ports.need_encoder()
-    reader = ports.reader if data.model else None
-    return Forgetting(ports.kb, encoder, reader, sample=data.sample).verify(run_id, data.questions)
+    return _forgetting(ports, data).verify(run_id, data.questions)
+
+
+def _forgetting(ports: Ports, data: NewRun | Verifying, largest: int | None = None) -> Forgetting:
+    """Give the verbs of forgetting, with the models of the server if the request wants them."""
+    models = (ports.encoder, ports.reader, ports.sentences) if data.model else ()
+    return Forgetting(ports.kb, *models, sample=data.sample, largest=largest)
 
 
 @get("/forget-runs/{run_id:int}/certificate", **in_thread(Right.audit))

@@ -58,11 +58,10 @@ class LocalForgetting(Forgetting):
     def _forgetting_by(self, model: bool, sample: int) -> Iterator[Forgetting]:
         """Give the verbs that show progress over questions; with `model` they use the encoder and the reader."""
         self.runtime.kb.keysets.active()
-        encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
-        with self.runtime.telling.progress("Asking questions") as advance:
-            yield Forgetting(
-                self.runtime.kb, encoder, reader, sample=sample, on_questions=advance, on_read=advance
-            )
+        runtime = self.runtime
+        models = (runtime.encoder, runtime.reader, runtime.sentence_encoder) if model else ()
+        with runtime.telling.progress("Asking questions") as advance:
+            yield Forgetting(runtime.kb, *models, sample=sample, on_questions=advance, on_read=advance)
 
     def plan(
         self, selector: Selector, *, model: bool = True, sample: int = SAMPLE, **how: Unpack[Planning]

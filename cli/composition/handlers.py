@@ -339,11 +339,11 @@ class _Models:
         return asdict(asking.run(work.question_set, how, actor=run.job.actor))
 
     def verify(self, run: JobRun, work: VerifyForgetting) -> object:
-        encoder, reader = (self.runtime.encoder, self.runtime.reader) if work.model else (None, None)
+        runtime = self.runtime
+        models = (runtime.encoder, runtime.reader, runtime.sentence_encoder) if work.model else ()
         forgetting = Forgetting(
             run.kb,
-            encoder,
-            reader,
+            *models,
             sample=work.sample or SAMPLE,
             on_questions=_advance(run, "questions asked"),
             on_read=_advance(run, "questions read"),

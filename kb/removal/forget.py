@@ -50,6 +50,7 @@ from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import ForgetRunRow, copy_columns, forget_policies
 
 if TYPE_CHECKING:
+    from colmlm.kb.lookup.likeness import SentenceEmbedder
     from colmlm.kb.lookup.searchable import SearchableStore
 
 EQUIVALENTS = ("include", "only-list", "exclude")
@@ -67,6 +68,7 @@ class Forgetting:
         kb: SearchableStore,
         encoder: Encoder | None = None,
         reader: JudgedReader | None = None,
+        sentences: SentenceEmbedder | None = None,
         *,
         sample: int = SAMPLE,
         largest: int | None = None,
@@ -75,13 +77,14 @@ class Forgetting:
     ) -> None:
         """Take limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
 
-        With a reader, questions are also asked of the whole base as if the facts were gone. `largest` is how many live
+        With a reader, questions are also asked of the whole base as if the facts were gone, and with `sentences` the
+        texts that it reads are found as those of answers are. `largest` is how many live
         facts a base may have for a plan to be made in this process (None: any number). `on_questions` is called with
         the number of questions that are encoded, `on_read` with the number that are read, and of how many.
         """
         self.kb = kb
         questioner = Questioner(encoder, on_questions)
-        reading = None if reader is None else SurvivorSearch(kb, questioner, reader, on_read)
+        reading = None if reader is None else SurvivorSearch(kb, questioner, reader, sentences, on_read)
         self._planner = ForgetPlanner(kb, questioner, reading, sample, largest)
 
     def plan(

@@ -31,9 +31,11 @@ from colmlm.kb.answers.windows import SaidWindow, read_stretches, read_windows
 from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
 from colmlm.kb.lookup.options import every_fact_in_scope
-from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.lookup.records import AskedQuery, Ranking
 from colmlm.kb.principal import as_service
 from colmlm.kb.removal.checks import (
     ASKED_AT_ONCE,
@@ -269,11 +271,15 @@ class ReadThrough:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorSearch:
-    """Reads the whole base for questions of facts. `on_read` gets the number read so far, and their total."""
+    """Reads the whole base for questions of facts. `on_read` gets the number read so far, and their total.
+
+    With `sentences` it finds and orders sentences by their vectors, as answers do.
+    """
 
     kb: SearchableStore
     questioner: Questioner
     reader: JudgedReader
+    sentences: SentenceEmbedder | None = None
     on_read: Callable[[int, int | None], None] | None = None
 
     def read_sample(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
@@ -286,11 +292,59 @@ class SurvivorSearch:
         least = self.reader.confidence.passage_threshold(confidence.threshold)
         read = []
         for number, one in enumerate(asked, 1):
-            places = _places(self.kb, self.reader, one, near.get(one.fact_id, Ranking()), target.fact_ids)
+            places = self._places(keyset, one, near.get(one.fact_id, Ranking()), target.fact_ids)
             read.append(PlacesOfQuestion(one, places, confidence, least))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
         return ReadThrough(read)
+
+    def _places(
+        self, keyset: KeysetHead, one: QuestionToRead, near: Ranking, forgotten: frozenset[int]
+    ) -> list[ReadPlace]:
+        with self.kb.sessions() as session:
+            asked, alike = self._candidates(session, keyset, one, near)
+            ids = [candidate.sentence_id for candidate in (*asked, *alike)]
+            read = read_windows(session, ids, fact_filter=every_fact_in_scope())
+        useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
+        first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
+        taken = {candidate.sentence_id for candidate in first}
+        more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
+        return list(read_every_place(self.reader, one.text, [*first, *more], read))
+
+    def _candidates(
+        self, session: Session, keyset: KeysetHead, one: QuestionToRead, near: Ranking
+    ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
+        """Give the sentences that the question finds, and those found by its value with the words of the question or,
+        in turn, of the fact's own sentence. The latter count as found by no word of the question.
+
+        There are more than are read, as some may tell nothing but what is forgotten.
+        """
+        every, words = every_fact_in_scope(), self.kb.words
+        query = None if one.query_D is None else one.query_D.astype(STORED).tobytes()
+        asked = candidate_sentences(
+            session,
+            words,
+            one.searched,
+            near.hits,
+            near.tombstone,
+            asked=None if query is None else AskedQuery(keyset.checkpoint_id, query),
+            fact_filter=every,
+            encoder=self.sentences,
+        )
+        found = {candidate.sentence_id: candidate for candidate in asked}
+        values = " ".join(one.values)
+        by_value = [
+            candidate_sentences(session, words, f"{said} {values}", near.hits, fact_filter=every)[: 2 * ALIKE]
+            for said in dict.fromkeys((one.searched, one.around))
+        ]
+        alike = {
+            c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c
+        }
+        if self.sentences is not None:
+            likenesses = sentence_likenesses(session, self.sentences, one.searched, list(alike))
+            unlike = min(likenesses.values(), default=0.0)
+            alike = {key: replace(c, likeness=likenesses.get(key, unlike)) for key, c in alike.items()}
+        return asked[: 3 * WINDOWS], [found.get(number, candidate) for number, candidate in alike.items()]
 
 
 def _rank_nearest_facts(
@@ -309,24 +363,6 @@ def _rank_nearest_facts(
     return found
 
 
-def _places(
-    kb: SearchableStore,
-    reader: JudgedReader,
-    one: QuestionToRead,
-    near: Ranking,
-    forgotten: frozenset[int],
-) -> list[ReadPlace]:
-    with kb.sessions() as session:
-        asked, alike = _candidates(session, kb, one, near)
-        ids = [candidate.sentence_id for candidate in (*asked, *alike)]
-        read = read_windows(session, ids, fact_filter=every_fact_in_scope())
-    useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
-    first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
-    taken = {candidate.sentence_id for candidate in first}
-    more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
-    return list(read_every_place(reader, one.text, [*first, *more], read))
-
-
 def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
     """Tell whether a window has the fact asked for, or a live fact that is not forgotten, or no fact.
 
@@ -336,26 +372,6 @@ def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int
         fact.fact_id == one.fact_id or (fact.version is not None and fact.fact_id not in forgotten)
         for fact in window.facts
     )
-
-
-def _candidates(
-    session: Session, kb: SearchableStore, one: QuestionToRead, near: Ranking
-) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
-    """Give the sentences that the question finds, and those found by its value with the words of the question or, in
-    turn, of the fact's own sentence. The latter count as found by no word of the question.
-
-    There are more than are read, as some may tell nothing but what is forgotten.
-    """
-    every = every_fact_in_scope()
-    asked = candidate_sentences(session, kb.words, one.searched, near.hits, near.tombstone, fact_filter=every)
-    found = {candidate.sentence_id: candidate for candidate in asked}
-    values = " ".join(one.values)
-    by_value = [
-        candidate_sentences(session, kb.words, f"{words} {values}", near.hits, fact_filter=every)[: 2 * ALIKE]
-        for words in dict.fromkeys((one.searched, one.around))
-    ]
-    alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}
-    return asked[: 3 * WINDOWS], [found.get(number, candidate) for number, candidate in alike.items()]
 
 
 # Texts of survivors, read when they are shown: what is stored about them holds none.

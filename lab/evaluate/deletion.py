@@ -229,7 +229,8 @@ class DeletionAudit:
         self.sample, self.others = sample, others
         most = max(1, len(self.sample))
         self.forgetting = Forgetting(self.kb, self.encoder, sample=most)
-        self.reading = Forgetting(self.kb, self.encoder, runtime.reader, sample=most)
+        models = (self.encoder, runtime.reader, runtime.sentence_encoder)
+        self.reading = Forgetting(self.kb, *models, sample=most)
         self.keyset = self.kb.keysets.active()
         if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
             raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)

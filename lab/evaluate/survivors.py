@@ -92,7 +92,9 @@ class SurvivorAudit:
         self.sample = asked[:facts]
         self.others = controls(self.sample, asked[facts:], self.random)
         most = 2 * max(1, len(self.sample))  # also where others are taken along
-        self.forgetting = Forgetting(self.kb, runtime.encoder, runtime.reader, sample=most)
+        self.forgetting = Forgetting(
+            self.kb, runtime.encoder, runtime.reader, runtime.sentence_encoder, sample=most
+        )
         with self.kb.sessions() as session:
             sources = [fact.source for fact in (*self.sample, *self.others) if fact.source]
             documents = {source.document_id for source in sources}

@@ -5,16 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
@@ -97,6 +101,36 @@ def test_a_plan_lists_what_would_still_answer_with_its_words_and_place(
     assert 0.5 <= diary.score <= 1
     assert (said["doubts"].text, said["doubts"].says) == ("1890", "other")
     assert plan.equivalents == (of(tower, "diary"),) and plan.fact_ids == (of(tower, "tower"),)
+
+
+class MeaningOfKeepers:
+    """Encodes texts so that a question means what sentences about a keeper say, and no other does."""
+
+    encoder = 1
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        near = [text.endswith("?") or "keeper" in text for text in texts]
+        return np.array([[one, not one] for one in near], dtype=np.float32)
+
+
+def test_a_plan_reads_the_texts_that_an_answer_would_read(
+    forgetting: Forgetting, tower: KnowledgeBase, encoder: WordEncoder
+) -> None:
+    """Nothing but the sentence's vector puts it before a dozen others that have the question's words."""
+    decoys = [
+        document(f"decoy-{n}", f"The tower opened, the tower was opened, say {n} people.") for n in range(12)
+    ]
+    told = "A keeper, who had lived on the hill with a dog and two lamps, wrote of his tower that guests came in "
+    keeper = document("keeper", told, ("1902", "What did he write?"), ".")
+    ingest(tower, *decoys, keeper)
+    tower.keysets.rekey(encoder)
+    fact, meaning = of(tower, "tower"), MeaningOfKeepers()
+    _, by_words = planned(forgetting, fact)
+    assert "1902" not in {one.text for one in by_words}
+    answering = Answering(tower, Questions(tower, [encoder]), NearReader(), meaning)
+    assert any("1902" in text for text in answering.window_texts(OPENED))
+    _, by_meaning = planned(Forgetting(tower, encoder, NearReader(), meaning), fact)
+    assert "1902" in {one.text for one in by_meaning}
 
 
 def test_what_is_next_best_in_a_forgotten_sentence_answers_something_else(
