@@ -39,7 +39,7 @@ QA_EXAMPLES = examples(
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
     "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --mode forced --keys context --threshold 0.7",
-    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --method rag --passages 1 --passages-as no-form",
+    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --method rag --passages 1 --passages-as no-ending",
 )
 
 
@@ -58,7 +58,8 @@ class PassagesAs(StrEnum):
     best_last = "best-last"
     no_titles = "no-titles"
     at_random = "at-random"
-    no_form = "no-form"
+    no_instruction = "no-instruction"
+    no_ending = "no-ending"
 
 
 def qa(
@@ -103,7 +104,7 @@ def qa(
         typer.Option(
             "--passages-as",
             help="Of method rag: the best one last, without titles, others at random, or without the paper's words "
-            "around them; may be repeated.",
+            "around them or behind the prompt; may be repeated.",
         ),
     ] = None,
     out: Annotated[

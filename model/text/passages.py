@@ -18,10 +18,11 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 
 WORDS = 100
 TOP = 4
-_FORM = (
+_INSTRUCTION = (
     "Answer the question or complete the prompt based on the given document. "
-    "The following are given documents: \n {passages} \n\n {prompt} \n The answer is"
+    "The following are given documents: \n {passages} \n\n "
 )
+_ENDING = " \n The answer is"
 
 
 def passages_of(
@@ -37,7 +38,7 @@ def passages_of(
 
 def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
     """Put the passages before the prompt; a prompt without passages stays unchanged."""
-    return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
+    return PassageChoice(len(passages)).prompt(prompt, passages, ()) if passages else prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,16 @@ class PassageChoice:
 
     `count` is the number of passages; 0 gives the paper's form without a passage. `best_last` puts the best passage
     next to the prompt, `no_titles` leaves titles out, and `at_random` takes passages that the search did not find.
-    `no_form` puts passages and prompt on separate lines, without the words of the paper's form.
+    `no_instruction` leaves out the words around the passages, so that they and the prompt stand on separate lines, and
+    `no_ending` those behind the prompt.
     """
 
     count: int = TOP
     best_last: bool = False
     no_titles: bool = False
     at_random: bool = False
-    no_form: bool = False
+    no_instruction: bool = False
+    no_ending: bool = False
 
     def prompt(self, prompt: str, found: Sequence[str], every: Sequence[str]) -> str:
         """Put passages before the prompt: the first of `found`, or with `at_random` others of `every`."""
@@ -63,11 +66,12 @@ class PassageChoice:
             chosen = random.Random(prompt).sample(others, min(self.count, len(others)))
         if self.best_last:
             chosen.reverse()
-        if self.no_form:
-            return "\n".join((*chosen, prompt))
+        ending = "" if self.no_ending else _ENDING
+        if self.no_instruction:
+            return "\n".join((*chosen, prompt)) + ending
         if self.count and not chosen:
             return prompt
-        return _FORM.format(passages="\n".join(chosen), prompt=prompt)
+        return _INSTRUCTION.format(passages="\n".join(chosen)) + prompt + ending
 
 
 def import_bm25s() -> Any:

@@ -114,7 +114,7 @@ def test_passages_are_as_many_and_as_asked(run: Run, lands: Path, tmp_path: Path
         "--json",
     )
     plain = run(*BASE, lands, "--mode", "off", "--json").json
-    out, bare = tmp_path / "rows.jsonl", ("--passages-as", "no-form")
+    out, bare = tmp_path / "rows.jsonl", ("--passages-as", "no-instruction", "--passages-as", "no-ending")
     found = {
         name: run(*rag, *words).json
         for name, words in {
@@ -129,7 +129,7 @@ def test_passages_are_as_many_and_as_asked(run: Run, lands: Path, tmp_path: Path
     assert tokens["paper's"] > tokens["form alone"] > tokens["nothing"] == plain["prompt_tokens"]
     assert tokens["paper's"] > tokens["no form"] > tokens["no title"] > tokens["nothing"]
     head = json.loads(out.read_text().splitlines()[0])["run"]
-    assert (head["passages"], head["passages_as"]) == (1, ["no-form"])
+    assert (head["passages"], head["passages_as"]) == (1, ["no-ending", "no-instruction"])
     assert "passages" not in found["paper's"]
     refused = run(*BASE, lands, "--mode", "off", "--passages", 1)
     assert refused.code == 2 and "--passages" in refused.err

@@ -58,13 +58,21 @@ def test_passages_are_chosen_and_put_as_asked():
     assert PassageChoice(2, best_last=True).prompt(prompt, found, every) == prompt_with_passages(
         prompt, ["b", "a"]
     )
-    assert PassageChoice(1, no_form=True).prompt(prompt, found, every) == f"a\n{prompt}"
-    others = PassageChoice(2, at_random=True, no_form=True).prompt(prompt, found, every)
+    bare = PassageChoice(1, no_instruction=True, no_ending=True)
+    assert bare.prompt(prompt, found, every) == f"a\n{prompt}"
+    assert (
+        PassageChoice(1, no_instruction=True).prompt(prompt, found, every) == f"a\n{prompt} \n The answer is"
+    )
+    unended = PassageChoice(1, no_ending=True).prompt(prompt, found, every)
+    assert f"{unended} \n The answer is" == prompt_with_passages(prompt, ["a"])
+    others = PassageChoice(2, at_random=True, no_instruction=True, no_ending=True).prompt(
+        prompt, found, every
+    )
     assert set(others.removesuffix(prompt).split()) == {"e", "f"}
     alone = PassageChoice(0).prompt(prompt, found, every)
     assert alone.startswith("Answer the question") and alone.endswith(f"{prompt} \n The answer is")
     assert (
         PassageChoice().prompt(prompt, [], every)
-        == PassageChoice(0, no_form=True).prompt(prompt, [], every)
+        == PassageChoice(0, no_instruction=True, no_ending=True).prompt(prompt, [], every)
         == prompt
     )
