@@ -39,7 +39,7 @@ QA_EXAMPLES = examples(
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
     "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --mode forced --keys context --threshold 0.7",
-    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --method rag --passages 1 --passages-as no-ending",
+    "colmlm-lab evaluate qa --corpus texts --questions popqa.jsonl --method rag --passages 1 --passages-as no-ending",
 )
 
 
