@@ -214,7 +214,7 @@ def _drawn_lines() -> Iterator[str]:
     unequal = [one for one in settings if one.state != "equal"]
     equal = len(settings) - len(unequal)
     yield f"\n## Numbers\n\nOf {len(settings)} numbers of the paper {equal} are equal here, in a preset or in the code."
-    yield "The models behind our figures had others, such as no weight decay or a final rate of 1e-4."
+    yield "The models behind our figures had others: adapters no weight decay, annotators a final rate of 1e-4."
     yield "Numbers that differ:"
     yield "\n| number | the paper | here | why |\n|---|---|---|---|"
     for number in unequal:
