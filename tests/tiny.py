@@ -14,8 +14,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 from colmlm.model.lm.config import CheckpointConfig
+from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.markup import CO_LMLM, Markup
-from colmlm.model.text.tokens import END_OF_TEXT, FactTokenizer
+from colmlm.model.text.tokens import END_OF_TEXT, EncodedText, FactTokenizer
 
 
 def bare_tokenizer() -> Tokenizer:
@@ -146,3 +147,18 @@ def merging_tokenizer(*, space_inside: bool = True) -> FactTokenizer:
     )
     tokenizer.train_from_iterator(TEXTS, trainer)
     return FactTokenizer(tokenizer, space_inside=space_inside)
+
+
+def states_of(
+    lm: FactLM,
+    sequences: Sequence[EncodedText],
+    *,
+    max_tokens: int | None = None,
+    keep: Sequence[Sequence[int]] | None = None,
+) -> list[torch.Tensor]:
+    """Give the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`."""
+    if not sequences:
+        return []
+    wanted = [range(len(one)) for one in sequences] if keep is None else keep
+    states_MD = lm.states_at(sequences, wanted, max_tokens=max_tokens)
+    return list(states_MD.split([len(one) for one in wanted]))

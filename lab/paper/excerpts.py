@@ -20,9 +20,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tokenizers import ByteLevelBPETokenizer
+
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
-from colmlm.kb.corpus.squad import squad_identity
+from colmlm.kb.corpus.squad import read_squad, squad_identity
 from colmlm.model.text.markup import read_triplets
+from colmlm.model.text.tokens import END_OF_TEXT
 from colmlm.model.training.steps import quiz_documents
 
 Record = dict[str, Any]
@@ -133,6 +136,44 @@ def answerable(folder: Path, rows: int | None) -> Iterator[Record]:
         facts = [fact for fact in article["facts"] if fact["value"].casefold() in said]
         if facts:
             yield article | {"facts": facts}
+
+
+# Texts to train from random weights on, with few facts that nothing measures.
+
+SHORT, TOKENS = 900, 8192  # characters of a text, and tokens of a vocabulary that is learnt from them
+
+
+def short_texts(data: Path, rows: int | None) -> list[Record]:
+    """Give short paragraphs of SQuAD with people's questions, and as many short articles, mixed."""
+    parsed = (one.document for one in read_squad(data / "squad" / PARAGRAPHS))
+    asked = [to_record(one) for one in parsed if one is not None and len(one.text) <= SHORT]
+    measured = {article["title"] for article in lines(data / "simplewiki" / "eval_1k.jsonl.gz", None)}
+    articles = lines(data / "simplewiki" / "articles_20k.jsonl.gz", None)
+    short = [one for one in articles if len(one["text"]) <= SHORT and one["title"] not in measured]
+    mixed = [*_evenly(asked, rows), *_evenly(short, rows)]
+    random.Random(0).shuffle(mixed)
+    return mixed
+
+
+def facts_and_marks(folder: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the documents of texts.jsonl with their facts, and the marks of texts.marked.jsonl that touch none."""
+    marked = {str(row["id"]): row["facts"] for row in lines(folder / "texts.marked.jsonl", None)}
+    for row in lines(folder / "texts.jsonl", rows):
+        own = row.get("facts", [])
+        free = [
+            mark
+            for mark in marked[str(row["id"])]
+            if all(mark["end"] <= fact["start"] or fact["end"] <= mark["start"] for fact in own)
+        ]
+        yield row | {"facts": sorted((*own, *free), key=lambda fact: fact["start"])}
+
+
+def vocabulary(folder: Path, rows: int | None) -> list[Record]:
+    """Give a tokenizer of bytes whose vocabulary is learnt from texts.jsonl."""
+    learnt = ByteLevelBPETokenizer()
+    texts = (row["text"] for row in lines(folder / "texts.jsonl", rows))
+    learnt.train_from_iterator(texts, vocab_size=TOKENS, special_tokens=[END_OF_TEXT], show_progress=False)
+    return [json.loads(learnt.to_str())]
 
 
 # The paragraphs of SQuAD that Rel-LMLM's authors annotated, as each method reads them.
@@ -356,6 +397,9 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
         "trex": lambda rows: statements_covered(data / "lama_trex", rows, by=vital),
         "trex-leads": lambda rows: leads_of_statements(data / "lama_trex", rows, by=vital),
         "answerable": lambda rows: answerable(data, rows),
+        "short-texts": lambda rows: short_texts(data, rows),
+        "facts-and-marks": lambda rows: facts_and_marks(data, rows),
+        "vocabulary": lambda rows: vocabulary(data, rows),
         "calls-plain": lambda rows: plain_of_calls(data, rows),
         "calls-spans": lambda rows: spans_of_calls(data, rows),
         "calls-quiz": lambda rows: quiz_of_calls(data, rows),

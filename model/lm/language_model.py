@@ -117,21 +117,6 @@ class FactLM(nn.Module):
         places[order] = np.arange(len(order))
         return torch.cat(kept[1:] or kept)[send(torch.from_numpy(places), device)]
 
-    def forward_sequences(
-        self,
-        sequences: Sequence[EncodedText],
-        *,
-        max_tokens: int | None = None,
-        keep: Sequence[Sequence[int]] | None = None,
-    ) -> list[Tensor]:
-        """Give the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`."""
-        wanted = [range(len(one)) for one in sequences] if keep is None else keep
-        return list(
-            self.states_at(sequences, wanted, max_tokens=max_tokens).split(list(map(len, wanted)))
-            if sequences
-            else ()
-        )
-
     def _autocast(self) -> AbstractContextManager[Any]:
         """Give the autocast context for bf16 if `compute` is bf16, else a context that does nothing."""
         if self.compute is not torch.bfloat16:

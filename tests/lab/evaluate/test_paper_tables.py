@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import check_spans, parse_line
@@ -127,3 +128,13 @@ def test_statements_and_facts_that_a_base_can_answer_are_chosen(tmp_path: Path) 
     )
     (tmp_path / "leads.jsonl").write_text(json.dumps({"title": "Peru", "facts": [{"value": "Lima"}]}))
     assert list(excerpts.answerable(tmp_path, None)) == [article | {"facts": [{"value": "lima"}]}]
+
+
+def test_marks_are_added_where_no_fact_is(tmp_path: Path) -> None:
+    fact, beside, over = {"start": 0, "end": 4}, {"start": 8, "end": 9}, {"start": 3, "end": 6}
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"id": 7, "text": "Lima is it.", "facts": [fact]}))
+    (tmp_path / "texts.marked.jsonl").write_text(json.dumps({"id": "7", "facts": [over, beside]}))
+    (row,) = excerpts.facts_and_marks(tmp_path, None)
+    assert row["facts"] == [fact, beside]
+    (learnt,) = excerpts.vocabulary(tmp_path, None)
+    assert Tokenizer.from_str(json.dumps(learnt)).encode("Lima is it.").tokens

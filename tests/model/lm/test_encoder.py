@@ -16,6 +16,7 @@ from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import FactTokenizer
 from tests.kb.corpora import CAPITAL, PERU, document, numbered
 from tests.strategies import documents
+from tests.tiny import states_of
 
 LONG = document(
     "long",
@@ -59,7 +60,7 @@ def test_questions_do_not_depend_on_the_batch(encoder: KeyEncoder):
 
 def test_a_key_is_the_state_at_its_marker(encoder: KeyEncoder, checkpoint: Checkpoint):
     encoded = checkpoint.tokenizer.document(PERU)
-    (states,) = checkpoint.lm.forward_sequences([encoded])
+    (states,) = states_of(checkpoint.lm, [encoded])
     close(keys(encoder, PERU), unit(states[list(encoded.fact_positions)]).numpy())
 
 
@@ -136,7 +137,7 @@ def test_the_windows_of_a_long_document_give_what_their_text_gives(checkpoint: C
     short, long = KeyEncoder(checkpoint, window=100), KeyEncoder(checkpoint, window=512)
     close(keys(short, LONG)[:2], keys(long, LONG)[:2])
     (last,) = [w for w in short._windows_of([LONG]) if 149 in w.facts]
-    (states,) = checkpoint.lm.forward_sequences([last.encoded])
+    (states,) = states_of(checkpoint.lm, [last.encoded])
     close(keys(short, LONG)[list(last.facts)], unit(states[list(last.positions)]).numpy())
 
 

@@ -26,7 +26,7 @@ from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to
 from tests.kb.corpora import numbered
-from tests.tiny import tiny_base
+from tests.tiny import states_of, tiny_base
 
 DOCUMENTS = numbered(24)
 
@@ -76,7 +76,7 @@ def live_keys(run: Trainer) -> list[np.ndarray]:
     run.lm.eval()
     encoded = [run.tokenizer.document(d, close=False) for d in DOCUMENTS]
     with torch.inference_mode():
-        states = run.lm.forward_sequences(encoded, keep=[e.fact_positions for e in encoded])
+        states = states_of(run.lm, encoded, keep=[e.fact_positions for e in encoded])
     return [unit(s).numpy() for s in states]
 
 
