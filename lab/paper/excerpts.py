@@ -150,7 +150,8 @@ def short_texts(data: Path, rows: int | None) -> list[Record]:
     measured = {article["title"] for article in lines(data / "simplewiki" / "eval_1k.jsonl.gz", None)}
     articles = lines(data / "simplewiki" / "articles_20k.jsonl.gz", None)
     short = [one for one in articles if len(one["text"]) <= SHORT and one["title"] not in measured]
-    mixed = [*_evenly(asked, rows), *_evenly(short, rows)]
+    named = [article | {"id": str(article["id"])} for article in _evenly(short, rows)]
+    mixed = [*_evenly(asked, rows), *named]
     random.Random(0).shuffle(mixed)
     return mixed
 
