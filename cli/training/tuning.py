@@ -29,7 +29,7 @@ from colmlm.cli.options import (
     wants_json,
 )
 from colmlm.cli.output import count_of, format_value, note, print_json, print_table, progress, say
-from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, read_annotated
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.model.annotate.config import (
@@ -72,14 +72,15 @@ Name = Annotated[str | None, typer.Option("--name", help="Its name. Default: tha
 
 
 def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
-    """Yield the documents of a file, and note at the end how many spans and documents were malformed."""
-    refused = 0
+    """Yield the documents of a file, and note at the end how many spans and documents were malformed, and the first."""
+    refused: list[Refusal] = []
     for item in parsed:
-        refused += len(item.refusals)
+        refused += item.refusals
         if item.document is not None:
             yield item.document
     if refused:
-        note(f"Malformed spans or documents left out: {refused}; `colmlm corpus add --dry-run` lists them.")
+        note(f"Malformed, left out: {len(refused)}, first {refused[0].document}: {refused[0].reason}.")
+        note("`colmlm corpus add --dry-run` lists them all.")
 
 
 def change_preset(

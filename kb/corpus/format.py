@@ -230,9 +230,10 @@ def parse_record(record: object, where: str) -> Parsed:
     """Parse one record of an annotated file, of any format. `where` names it in refusals that have no document id."""
     if not isinstance(record, dict):
         return _refused_document(where, 0, "not a JSON object")
-    external_id, text = record.get("id"), record.get("text")
+    named, text = record.get("id"), record.get("text")
+    external_id = str(named) if type(named) is int else named
     if not isinstance(external_id, str) or not external_id.strip():
-        return _refused_document(where, 0, "no document id ('id' must be a non-empty string)")
+        return _refused_document(where, 0, "no document id ('id' must be a text or a whole number)")
     if (fault := unstorable_characters(external_id)) is not None:
         return _refused_document(where, 0, f"'id' has {fault[1]}")
     if not isinstance(text, str) or is_blank(text):

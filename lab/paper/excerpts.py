@@ -263,14 +263,12 @@ def quiz_of_calls(folder: Path, rows: int | None) -> Iterator[Record]:
     }
     asked = (parsed.document for parsed in read_annotated(folder / "asked.jsonl"))
     for document in islice((one for one in asked if one is not None), rows):
-        for quiz, span in zip(quiz_documents([document]), filter(_question, document.facts), strict=True):
+        for quiz, span in zip(
+            quiz_documents([document]), [one for one in document.facts if one.question], strict=True
+        ):
             (answered,) = quiz.facts
             triplet = called[document.external_id, span.start]
             yield to_record(replace(quiz, facts=(replace(answered, question=triplet),)))
-
-
-def _question(span: FactSpan) -> str | None:
-    return span.question
 
 
 def _rows(source: Path, rows: int | None) -> list[Record]:

@@ -64,6 +64,11 @@ def test_the_inline_form_gives_text_and_spans_back(document: AnnotatedDocument):
     assert parse(json.dumps(record)) == Parsed(document)
 
 
+def test_a_number_is_an_id():
+    document = parse(line(id=7)).document
+    assert document is not None and document.external_id == "7"
+
+
 @given(texts)
 def test_any_text_is_read_as_inline_or_refused_at_a_tag(text: str):
     try:
@@ -116,7 +121,8 @@ DEEP = "[" * 100_000 + "]" * 100_000
         ("NaN", 0, "not a JSON object"),
         ('"x"', 0, "not a JSON object"),
         (line(id=None), 0, "no document id"),
-        (line(id=7), 0, "no document id"),
+        (line(id=7.5), 0, "no document id"),
+        (line(id=True), 0, "no document id"),
         (line(id="  "), 0, "no document id"),
         (line(id="a\0"), 0, "'id' has a NUL"),
         (line(id="a\ud800"), 0, "'id' has a lone surrogate"),
