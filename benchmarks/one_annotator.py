@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,12 @@ def judge(options: argparse.Namespace) -> None:
         said += [one.output for one in decoder.generate(prompts, config)]
         sys.stderr.write(f"{len(said)} of {len(asked)}\n")
     faithful = [without_marks(text) == document.text for text, document in zip(said, asked, strict=True)]
+    marked = [BEGIN in text for text in said]
     report: dict[str, Any] = {
         "paragraphs": len(asked),
         "faithful": sum(faithful) / len(asked),
-        "with_marks": sum(BEGIN in text for text in said) / len(asked),
+        "with_marks": sum(marked) / len(asked),
+        "faithful_with_marks": sum(map(and_, faithful, marked)) / len(asked),
         "marks": sum(text.count(BEGIN) for text in said) / len(asked),
         "marks_of_people": sum(len(document.facts) for document in asked) / len(asked),
     }
