@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_read_is_one_refusal_that_names_it(tmp_path: Path,
     write_parquet(numbered(3000), path)
     content = path.read_bytes()
     if damage in ("columns", "ids"):
-        pq.write_table(pa.table({"id": ["1"]} if damage == "columns" else {"id": [1], "text": ["x"]}), path)
+        pq.write_table(pa.table({"id": ["1"]} if damage == "columns" else {"id": [1.5], "text": ["x"]}), path)
     else:
         flipped = bytes([content[700] ^ 0xFF])
         path.write_bytes(
